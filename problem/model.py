@@ -1,0 +1,113 @@
+"""A model: the operator graph, the embedding tables and the training settings that come with it.
+
+Pure data. How a model file is read is the business of ``problem.readers``; how a DLRM description becomes operators of
+``problem.expand``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from problem.graph import FLOAT_BYTES, Graph
+
+#: Extra elements of optimizer state per parameter element, or per row where the name says so.
+STATE_PER_ELEMENT = {"sgd": 0, "adagrad": 1, "rowwise_adagrad": 0, "adam": 2}
+STATE_PER_ROW = {"sgd": 0, "adagrad": 0, "rowwise_adagrad": 1, "adam": 0}
+DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingTable:
+    """An embedding table and how it is read.
+
+    Parameters
+    ----------
+    name : str
+        Unique name; its LOOKUP operator has the same name.
+    rows, dim : int
+        Shape of the table.
+    pooling_factor : float
+        Mean number of ids per sample.
+    skew : float
+        Exponent of the power law of row popularity (0 = uniform).
+    optimizer : str
+        ``sgd``, ``adagrad``, ``rowwise_adagrad`` or ``adam``: decides the state kept beside the rows.
+    dtype : str
+        ``fp32``, ``fp16`` or ``bf16``: storage only.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    pooling_factor: float = 1.0
+    skew: float = 1.05
+    optimizer: str = "sgd"
+    dtype: str = "fp32"
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of the rows."""
+        return self.rows * self.dim * DTYPE_BYTES[self.dtype]
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Bytes of one row with its optimizer state (state is float32)."""
+        state = self.dim * STATE_PER_ELEMENT[self.optimizer] + STATE_PER_ROW[self.optimizer]
+        return self.dim * DTYPE_BYTES[self.dtype] + state * FLOAT_BYTES
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the rows and their optimizer state."""
+        return self.rows * self.bytes_per_row
+
+    @property
+    def ids_per_sample(self) -> int:
+        """Ids that the executor and the message sizes use per sample: the pooling factor, rounded, at least one."""
+        return max(1, round(self.pooling_factor))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A recommendation model to be trained.
+
+    Parameters
+    ----------
+    name : str
+        Name shown to the user.
+    graph : Graph
+        Operators, one LOOKUP per table among them.
+    tables : tuple of EmbeddingTable
+        Embedding tables.
+    batch : int
+        Samples per Hogwild thread and step, unless the user says otherwise.
+    learning_rate : float
+        Step of the optimizer.
+    optimizer : str
+        Optimizer of the dense parameters.
+    spec : Mapping
+        The validated description, from which ``problem.readers.model_from_spec`` rebuilds the same model.
+    notes : tuple of str
+        Assumptions that were filled in, for printing.
+    """
+
+    name: str
+    graph: Graph
+    tables: tuple[EmbeddingTable, ...] = ()
+    batch: int = 128
+    learning_rate: float = 0.1
+    optimizer: str = "sgd"
+    spec: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def table(self) -> Mapping[str, EmbeddingTable]:
+        """Tables by name."""
+        return {table.name: table for table in self.tables}
+
+    @property
+    def dense_state_per_parameter(self) -> int:
+        """Optimizer state elements per dense parameter."""
+        return STATE_PER_ELEMENT[self.optimizer]
