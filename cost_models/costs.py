@@ -1,0 +1,119 @@
+"""The cost table: what everything costs, in parts that stay apart until somebody has to add them.
+
+One :class:`CostTable` says what each operator, table, message and exchange costs for ONE batch size on ONE kind of
+machine. It does not say where its numbers come from (``source`` names it: a profile or the roofline) and knows nothing
+of placement.
+
+Core-seconds are seconds that one core is busy. Memory traffic is kept in bytes, because the bandwidth it loads belongs
+to a node. A node of another speed scales core-seconds by :meth:`CostTable.slowdown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from problem.cluster import Node
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCost:
+    """Cost of one phase of one operator for one batch: busy core-seconds and bytes of memory traffic."""
+
+    core_seconds: float = 0.0
+    traffic_bytes: float = 0.0
+
+    def __add__(self, other: PhaseCost) -> PhaseCost:
+        return PhaseCost(self.core_seconds + other.core_seconds, self.traffic_bytes + other.traffic_bytes)
+
+    def scaled(self, factor: float) -> PhaseCost:
+        """Return the cost multiplied by a factor (a shard's share of a table, for example)."""
+        return PhaseCost(self.core_seconds * factor, self.traffic_bytes * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class OpCost:
+    """Cost of the three phases of an operator for one batch."""
+
+    forward: PhaseCost = PhaseCost()
+    backward: PhaseCost = PhaseCost()
+    update: PhaseCost = PhaseCost()
+
+    @property
+    def total(self) -> PhaseCost:
+        """All three phases together."""
+        return self.forward + self.backward + self.update
+
+
+@dataclass(frozen=True, slots=True)
+class TableCost:
+    """Cost of pooling (forward) and of the sparse update for one batch and the WHOLE table, on a server's core."""
+
+    lookup: PhaseCost = PhaseCost()
+    update: PhaseCost = PhaseCost()
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCost:
+    """Core-seconds that a message takes from the sender's and from the receiver's thread: fixed part + per byte."""
+
+    send_seconds: float = 0.0
+    send_seconds_per_byte: float = 0.0
+    receive_seconds: float = 0.0
+    receive_seconds_per_byte: float = 0.0
+
+    def send(self, size_bytes: float) -> float:
+        """Core-seconds to send ``size_bytes``."""
+        return self.send_seconds + self.send_seconds_per_byte * size_bytes
+
+    def receive(self, size_bytes: float) -> float:
+        """Core-seconds to receive ``size_bytes``."""
+        return self.receive_seconds + self.receive_seconds_per_byte * size_bytes
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """All costs for one model, one batch size and one kind of machine.
+
+    Parameters
+    ----------
+    batch : int
+        Samples per batch that the costs are for.
+    ops : Mapping
+        Cost of each operator that is not a LOOKUP, by name.
+    tables : Mapping
+        Cost of each embedding table, by name.
+    message : MessageCost
+        Core-seconds of sending and receiving.
+    next_batch_seconds, metric_seconds : float
+        Core-seconds of taking a batch and of recording the loss.
+    sum_seconds_per_byte : float
+        Core-seconds per byte of adding one float32 buffer to another (all-reduce, partial sums).
+    exchange_seconds_per_byte : float
+        Core-seconds per byte of the elastic update (EASGD), at the trainer and at the sync server alike.
+    kind : str
+        Kind of machine that the costs are for (``Node.kind``).
+    flops_per_core_second : float
+        Core speed of that machine, the reference of :meth:`slowdown`.
+    source : str
+        Where the numbers come from, for printing.
+    notes : tuple of str
+        What the reader of a prediction must know about them.
+    """
+
+    batch: int
+    ops: Mapping[str, OpCost]
+    tables: Mapping[str, TableCost] = field(default_factory=dict)
+    message: MessageCost = MessageCost()
+    next_batch_seconds: float = 0.0
+    metric_seconds: float = 0.0
+    sum_seconds_per_byte: float = 0.0
+    exchange_seconds_per_byte: float = 0.0
+    kind: str = "any"
+    flops_per_core_second: float = 1.0
+    source: str = "given"
+    notes: tuple[str, ...] = ()
+
+    def slowdown(self, node: Node) -> float:
+        """Return by how much a core of ``node`` is slower than the machine that the costs are for (1 = as fast)."""
+        return 1.0 if node.kind == self.kind else self.flops_per_core_second / node.flops_per_core_second

@@ -1,0 +1,46 @@
+"""What can go wrong while a plan is made, by what the user can do about it."""
+
+from __future__ import annotations
+
+from problem.errors import HiertrainError
+
+
+class PlacementError(HiertrainError):
+    """Base: no plan, and why."""
+
+    exit_code = 3
+
+
+class InvalidPlan(PlacementError):
+    """A plan that was loaded or put together breaks a rule (an operator or row not placed exactly once, ...)."""
+
+    exit_code = 2
+
+
+class DoesNotFit(PlacementError):
+    """No placement fits: which resource, where, how much is needed and how much there is.
+
+    Parameters
+    ----------
+    what : str
+        What does not fit (an operator, a table, the sum of them), with the constraint that forces it.
+    where : str
+        Node or set of nodes.
+    needed, available : float
+        Bytes (or the unit named by ``unit``).
+    """
+
+    def __init__(self, what: str, where: str, needed: float, available: float, unit: str = "bytes") -> None:
+        super().__init__(
+            f"{what} does not fit on {where}: needs {needed:,.0f} {unit}, has {available:,.0f} "
+            f"({needed - available:,.0f} short)"
+        )
+        self.what, self.where, self.needed, self.available, self.unit = what, where, needed, available, unit
+
+
+class ConstraintsConflict(PlacementError):
+    """Pins or components contradict each other; ``names`` says which."""
+
+    def __init__(self, message: str, names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.names = names

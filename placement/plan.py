@@ -1,0 +1,179 @@
+"""The plan: everything that was decided, nothing that was predicted.
+
+A plan says which machines form which group, which operator is data-parallel (DP) or on which node (MP), which rows of
+which table are on which server, and how the groups are kept together. The simulator gives a plan duration, the executor
+gives it meaning; both read only this. Costs and predictions travel beside the plan in a plan file
+(``placement.planfile``), never inside it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from placement.errors import InvalidPlan
+from problem.cluster import Node
+from problem.graph import Kind
+from problem.model import Model
+
+#: Tag of a data-parallel operator. An MP operator's tag is the index of its node in the group.
+DP: Literal["dp"] = "dp"
+Tag = int | Literal["dp"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Rows ``row_begin`` to ``row_end`` (exclusive) of a table, on embedding server number ``server``."""
+
+    table: str
+    server: int
+    row_begin: int
+    row_end: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows; may be 0."""
+        return self.row_end - self.row_begin
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """How groups are kept together: EASGD against a centre copy on the sync servers.
+
+    Parameters
+    ----------
+    mode : str
+        ``background`` (ShadowSync: a shadow worker per node, at most once every ``gap`` steps) or ``foreground``
+        (thread 0 of each node stops every ``gap`` steps).
+    gap : int
+        Steps between two exchanges.
+    alpha : float
+        Elastic rate: x += alpha (centre - x), centre += alpha (x - centre).
+    """
+
+    mode: Literal["background", "foreground"] = "background"
+    gap: int = 8
+    alpha: float = 0.45
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A complete placement of a training job.
+
+    Parameters
+    ----------
+    model : Model
+        What is trained.
+    groups : tuple of tuple of Node
+        Machines of each group, K each. The first ``ranks`` of them are data-parallel ranks.
+    servers : tuple of Node
+        Embedding servers.
+    sync_servers : tuple of Node
+        Sync servers (empty with one group).
+    batch, hogwild, ranks : int
+        Samples per thread and step; Hogwild threads per rank; ranks per group.
+    tags : Mapping of str to Tag
+        For every operator but the LOOKUPs: ``"dp"`` or the index of a node in the group.
+    shards : tuple of Shard
+        Row ranges of the tables on the servers; they tile every table.
+    sync : Sync or None
+        How groups are kept together; None with one group.
+    synchronous : bool
+        Deterministic mode: updates of the ranks of a group are applied in rank order (needs ``hogwild == 1``).
+    name : str
+        Name shown to the user.
+    seed : int
+        Seed of everything drawn at random while running.
+    """
+
+    model: Model
+    groups: tuple[tuple[Node, ...], ...]
+    servers: tuple[Node, ...]
+    batch: int
+    tags: Mapping[str, Tag]
+    shards: tuple[Shard, ...] = ()
+    sync_servers: tuple[Node, ...] = ()
+    hogwild: int = 1
+    ranks: int = 1
+    sync: Sync | None = None
+    synchronous: bool = False
+    name: str = "plan"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_settings(self)
+        _check_tags(self)
+        _check_shards(self)
+
+    @property
+    def group_size(self) -> int:
+        """Nodes per group (K)."""
+        return len(self.groups[0])
+
+    @property
+    def elp(self) -> int:
+        """Example-level parallelism: batch * hogwild * ranks * groups."""
+        return self.batch * self.hogwild * self.ranks * len(self.groups)
+
+    @property
+    def dp_ops(self) -> tuple[str, ...]:
+        """Data-parallel operators with parameters, in graph order."""
+        return tuple(op.name for op in self.model.graph if op.parameters and self.tags.get(op.name) == DP)
+
+    def mp_ops(self, node: int) -> tuple[str, ...]:
+        """Model-parallel operators with parameters on a node, in graph order."""
+        return tuple(op.name for op in self.model.graph if op.parameters and self.tags.get(op.name) == node)
+
+    def server_shards(self, server: int) -> tuple[Shard, ...]:
+        """Non-empty shards on one embedding server, in plan order."""
+        return tuple(shard for shard in self.shards if shard.server == server and shard.rows)
+
+
+def _check_settings(plan: Plan) -> None:
+    sizes = {len(group) for group in plan.groups}
+    if len(sizes) != 1 or 0 in sizes:
+        raise InvalidPlan("every group needs the same number of nodes, at least one")
+    if not 1 <= plan.ranks <= plan.group_size:
+        raise InvalidPlan(f"ranks = {plan.ranks}: allowed are 1 to {plan.group_size}, the nodes of a group")
+    if plan.batch < 1 or plan.hogwild < 1:
+        raise InvalidPlan(f"batch = {plan.batch}, hogwild = {plan.hogwild}: both must be at least 1")
+    if plan.synchronous and plan.hogwild > 1:
+        raise InvalidPlan(f"hogwild = {plan.hogwild}: synchronous plans have one thread per rank")
+    if len(plan.groups) > 1 and (plan.sync is None or not plan.sync_servers):
+        raise InvalidPlan(f"{len(plan.groups)} groups: need sync settings and at least one sync server")
+
+
+def _check_tags(plan: Plan) -> None:
+    for op in plan.model.graph:
+        if op.kind is Kind.LOOKUP:
+            continue
+        tag = plan.tags.get(op.name)
+        if tag is None:
+            raise InvalidPlan(f"operator {op.name!r} has no tag: the plan must cover every operator")
+        if tag != DP and not (isinstance(tag, int) and 0 <= tag < plan.group_size):
+            raise InvalidPlan(f"operator {op.name!r}: tag {tag!r}: allowed are 'dp' and 0 to {plan.group_size - 1}")
+        if op.kind in {Kind.DENSE_INPUT, Kind.LOSS} and tag != DP:
+            raise InvalidPlan(f"operator {op.name!r}: tag {tag!r}: inputs and the loss stay with the rank ('dp')")
+    unknown = [name for name in plan.tags if name not in plan.model.graph]
+    if unknown:
+        raise InvalidPlan(f"tag for {unknown[0]!r}: the model has no such operator")
+
+
+def _check_shards(plan: Plan) -> None:
+    ranges: dict[str, list[Shard]] = defaultdict(list)
+    for shard in plan.shards:
+        if shard.table not in plan.model.table:
+            raise InvalidPlan(f"shard of {shard.table!r}: the model has no such table")
+        if not 0 <= shard.server < len(plan.servers):
+            raise InvalidPlan(f"shard of {shard.table!r}: server {shard.server}: the plan has {len(plan.servers)}")
+        ranges[shard.table].append(shard)
+    for table in plan.model.tables:
+        position = 0
+        for shard in sorted(ranges[table.name], key=lambda s: (s.row_begin, s.row_end)):
+            if shard.row_begin != position or shard.row_end < shard.row_begin:
+                raise InvalidPlan(f"table {table.name!r}: rows from {position} on are not placed exactly once")
+            position = shard.row_end
+        if position != table.rows:
+            raise InvalidPlan(f"table {table.name!r}: {table.rows - position} of {table.rows} rows are not placed")

@@ -1,0 +1,1 @@
+"""WHAT EACH NODE DOES: the net transformation, the instruction set, the verifier and the timeline."""

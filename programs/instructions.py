@@ -1,0 +1,162 @@
+"""The instruction set: WHAT EACH NODE DOES in one step, as data.
+
+A *session* is one Hogwild thread of one rank of one group, together with the copies that serve it: the rank's own
+thread, one serving copy on each other node that hosts MP operators, one serving copy on each embedding server. All
+messages of a step stay inside a session, except all-reduces (the same thread of all ranks of a group) and
+synchronisation between groups. So a session's programs need to name only the *place* of a peer.
+
+The set is closed. The simulator gives each instruction duration, the executor gives it meaning; a test enumerates the set
+to prove that neither lacks one. An instruction names tensors; what they hold:
+
+========================  =========================================================================
+``x``                     output of operator x, (B, width) float32; for a LOOKUP the pooled embedding
+``x@ps2``                 partial sum of pooled rows of table x, from server 2 (row-wise shards)
+``ids.x``                 ids of table x, (B, ids_per_sample) int32
+``d.x``                   gradient of the loss with respect to x, complete at this place
+``d.x/c``                 the part of it that comes from consumer c
+``d.x@n1``                the part of it that comes from the consumers on node 1
+========================  =========================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+
+class Role(StrEnum):
+    """What kind of worker a place is."""
+
+    RANK = "rank"  # the Hogwild thread that reads the batch
+    NODE = "node"  # a serving copy of the MP operators of another node of the group
+    SERVER = "server"  # a serving copy on an embedding server
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where, inside a session, a program runs: a role and the index of the node (or of the server)."""
+
+    role: Role
+    index: int
+
+    def __str__(self) -> str:
+        return f"{'ps' if self.role is Role.SERVER else 'n'}{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class NextBatch:
+    """Take the next batch: dense features, ids of every table, labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Pool the rows of the shards on this server: ``ids.x`` -> ``x`` or ``x@psN``.
+
+    ``shards`` are indices into ``Plan.shards``; ``outputs`` are the tensors produced, one per shard.
+    """
+
+    shards: tuple[int, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Run one phase of an operator.
+
+    Forward: inputs -> ``op``. Backward: ``d.op`` -> gradients of the parameters (kept by the operator) and of the
+    inputs; ``outputs`` names the latter, one per distinct input, empty where no gradient is needed.
+    """
+
+    op: str
+    phase: Literal["forward", "backward"]
+    outputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send tensors as one message to a peer of the session. ``channel`` is unique in the session."""
+
+    channel: str
+    peer: Place
+    tensors: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """Receive the message of the ``Send`` with the same channel; waits for it."""
+
+    channel: str
+    peer: Place
+    tensors: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Add parts, in the given order, into ``target`` (float32, ``bytes`` each)."""
+
+    target: str
+    parts: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """Sum the parameter gradients of DP operators over the same thread of all ranks of the group.
+
+    Direct reduce-scatter, then all-gather: each rank sends slice j to rank j, which adds the slices in rank order and
+    sends the sum back to all. ``bytes`` is the size of the whole buffer; each rank sends and receives
+    2 (R - 1) / R of it.
+    """
+
+    ops: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Apply gradients to the parameters of operators (or, on a server, of shards: ``shards`` indices).
+
+    ``ordered``: wait until all sessions of the group are at this point of this place, then apply in rank order, then
+    go on together (synchronous mode). Otherwise lock-free.
+    """
+
+    ops: tuple[str, ...] = ()
+    shards: tuple[int, ...] = ()
+    ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Record the loss of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStep:
+    """Exchange parameters with the sync servers by the elastic rule, at steps divisible by the gap.
+
+    The node sends ``exchange`` (split by sync server: ``exchange_bytes[s]``) and gets the elastic difference back,
+    which it adds to its copy and passes on to ``followers`` (the other ranks, for DP operators: ``forward_bytes``). A
+    follower instead receives ``follow`` from node 0 (``leader``), ``follow_bytes``.
+    """
+
+    exchange: tuple[tuple[str, ...], ...] = ()  # by sync server: the operators whose centre it holds
+    exchange_bytes: tuple[int, ...] = ()
+    forward: tuple[str, ...] = ()
+    forward_bytes: int = 0
+    followers: tuple[int, ...] = ()
+    follow: tuple[str, ...] = ()
+    follow_bytes: int = 0
+
+
+Instruction = NextBatch | Lookup | Compute | Send | Recv | Reduce | AllReduce | Update | Metric | SyncStep
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one place of a session does in one step, in order."""
+
+    place: Place
+    instructions: tuple[Instruction, ...]
