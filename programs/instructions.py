@@ -8,14 +8,14 @@ synchronisation between groups. So a session's programs need to name only the *p
 The set is closed. The simulator gives each instruction duration, the executor gives it meaning; a test enumerates the set
 to prove that neither lacks one. An instruction names tensors; what they hold:
 
-========================  =========================================================================
-``x``                     output of operator x, (B, width) float32; for a LOOKUP the pooled embedding
-``x@ps2``                 partial sum of pooled rows of table x, from server 2 (row-wise shards)
-``ids.x``                 ids of table x, (B, ids_per_sample) int32
-``d.x``                   gradient of the loss with respect to x, complete at this place
-``d.x/c``                 the part of it that comes from consumer c
-``d.x@n1``                the part of it that comes from the consumers on node 1
-========================  =========================================================================
+==============  =========================================================================
+``x``           output of operator x, (B, width) float32; for a LOOKUP the pooled embedding
+``x@ps2``       partial sum of pooled rows of table x, from server 2 (row-wise shards)
+``ids.x``       ids of table x, (B, ids_per_sample) int32
+``d.x``         gradient of the loss with respect to x, complete at this place
+``d.x <- c``    the part of it that comes from consumer c
+``d.x@n1``      the part of it that comes from the consumers on node 1
+==============  =========================================================================
 """
 
 from __future__ import annotations

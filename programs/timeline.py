@@ -79,7 +79,7 @@ class Timeline:
     def samples_per_second(self, batch: int, warmup: int) -> float:
         """Samples per second of the whole job, steps before ``warmup`` left out.
 
-        The sum over ranks' threads of batch * steps / time from the end of the last warm-up step to the end of the last.
+        Sum over ranks' threads of batch * steps / (end of the last step - end of the last warm-up step).
         """
         rate = 0.0
         for worker in self.ranks():

@@ -1,0 +1,106 @@
+"""Programs as text (for people and golden files) and as JSON (for other tools). Both only print what is there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from programs.instructions import (
+    AllReduce,
+    Compute,
+    Instruction,
+    Lookup,
+    Metric,
+    NextBatch,
+    Program,
+    Recv,
+    Reduce,
+    Send,
+    SyncStep,
+    Update,
+)
+from programs.transform import JobPrograms
+
+FORMAT = "hiertrain-programs/1"
+
+
+def to_text(job: JobPrograms) -> str:
+    """Return all programs as text: a block per place of each session, then the exchanges between groups."""
+    blocks = [
+        f"rank {session.rank} | {program.place.role} {program.place}\n" + _block(job, program)
+        for session in job.sessions
+        for program in session.programs
+    ]
+    blocks += [f"shadow | node n{node}\n  {describe(job, step)}" for node, step in sorted(job.shadows.items())]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _block(job: JobPrograms, program: Program) -> str:
+    return "\n".join(f"  {describe(job, instruction)}" for instruction in program.instructions)
+
+
+def describe(job: JobPrograms, instruction: Instruction) -> str:  # noqa: PLR0911 (one line per instruction)
+    """Return one instruction as a line."""
+    match instruction:
+        case NextBatch() | Metric():
+            return type(instruction).__name__
+        case Compute(op, phase, outputs):
+            return f"Compute {op} {phase}" + (f" -> {', '.join(o or '_' for o in outputs)}" if outputs else "")
+        case Lookup(shards, outputs):
+            return f"Lookup {', '.join(_shard(job, s) for s in shards)} -> {', '.join(outputs)}"
+        case Send(_, peer, tensors, size):
+            return f"Send {', '.join(tensors)} to {peer} ({size} B)"
+        case Recv(_, peer, tensors, size):
+            return f"Recv {', '.join(tensors)} from {peer} ({size} B)"
+        case Reduce(target, parts, size):
+            return f"Reduce {target} = {' + '.join(parts)} ({size} B)"
+        case AllReduce(ops, size):
+            return f"AllReduce {', '.join(ops)} ({size} B)"
+        case Update(ops, shards, ordered):
+            names = [*ops, *(_shard(job, s) for s in shards)]
+            return f"Update {', '.join(names)}" + (" in rank order" if ordered else "")
+        case SyncStep():
+            return _describe_sync(instruction)
+
+
+def _shard(job: JobPrograms, index: int) -> str:
+    shard = job.plan.shards[index]
+    return f"{shard.table}[{shard.row_begin}:{shard.row_end}]"
+
+
+def _describe_sync(step: SyncStep) -> str:
+    exchanges = [
+        f"exchange {', '.join(names)} with sync{server} ({size} B)"
+        for server, (names, size) in enumerate(zip(step.exchange, step.exchange_bytes, strict=True))
+        if names
+    ]
+    if step.followers:
+        exchanges.append(f"forward {step.forward_bytes} B to {', '.join(f'n{n}' for n in step.followers)}")
+    if step.follow:
+        exchanges.append(f"follow n0 ({step.follow_bytes} B)")
+    return "SyncStep " + "; ".join(exchanges)
+
+
+def to_json(job: JobPrograms) -> dict[str, Any]:
+    """Return all programs as JSON-serialisable data, each instruction a mapping with its class under ``do``."""
+    return {
+        "format": FORMAT,
+        "sessions": [
+            {
+                "rank": session.rank,
+                "programs": [
+                    {"place": str(p.place), "role": str(p.place.role), "instructions": [_data(i) for i in p.instructions]}
+                    for p in session.programs
+                ],
+            }
+            for session in job.sessions
+        ],
+        "shadows": {f"n{node}": _data(step) for node, step in sorted(job.shadows.items())},
+    }
+
+
+def _data(instruction: Instruction) -> dict[str, Any]:
+    fields = asdict(instruction)
+    if isinstance(instruction, Send | Recv):
+        fields["peer"] = str(instruction.peer)
+    return {"do": type(instruction).__name__, **fields}

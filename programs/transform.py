@@ -1,0 +1,363 @@
+"""The net transformation: operator graph + plan -> one program for each place of a session.
+
+Knows the rules by which a cut graph is stitched together with Send and Recv; knows nothing of time or of arithmetic. The
+rules, each from the dossier on net transformation (Caffe2's ``insertCopies`` and ``AsyncNetBarrier``):
+
+1. A tensor is sent once to each place that consumes it, right after it was produced; it is received right before its
+   first use, so that transfers run under other work.
+2. The gradient of a Recv is a Send and the reverse: each consuming place adds the parts of its own consumers, then sends
+   one gradient back. The producer adds its own parts first, then those of the other places, in the order in which the
+   backward pass reaches them (:func:`summation_order` tells the oracle the same order).
+3. Requests to the embedding servers leave first; pooled rows are received when the first consumer needs them; the
+   gradient for a server leaves as soon as that of its last table is complete. One message each per server.
+4. DP gradients are all-reduced over the ranks, then every parameter is updated where it lives.
+5. With several groups, each node that holds parameters exchanges them with the sync servers, in the foreground (thread 0)
+   or by a shadow worker.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from placement.plan import DP, Plan
+from problem.graph import FLOAT_BYTES, Graph, Kind, Operator
+from programs.instructions import (
+    AllReduce,
+    Compute,
+    Instruction,
+    Lookup,
+    Metric,
+    NextBatch,
+    Place,
+    Program,
+    Recv,
+    Reduce,
+    Role,
+    Send,
+    SyncStep,
+    Update,
+)
+
+
+@dataclass(frozen=True)
+class Session:
+    """Programs of one session: the rank's place first, then other nodes, then servers, each in order of index."""
+
+    rank: int
+    programs: tuple[Program, ...]
+
+
+@dataclass(frozen=True)
+class JobPrograms:
+    """All programs of a job: sessions are the same in every group and for every Hogwild thread.
+
+    Parameters
+    ----------
+    plan : Plan
+        What was transformed.
+    sessions : tuple of Session
+        One per rank.
+    shadows : Mapping of int to SyncStep
+        By node of a group, the exchange it takes part in; empty with one group.
+    """
+
+    plan: Plan
+    sessions: tuple[Session, ...]
+    shadows: Mapping[int, SyncStep] = field(default_factory=dict)
+
+
+def transform(plan: Plan) -> JobPrograms:
+    """Turn a plan into programs.
+
+    Parameters
+    ----------
+    plan : Plan
+        A valid plan (its constructor checks it).
+
+    Returns
+    -------
+    JobPrograms
+        One session per rank, and the exchanges between groups.
+    """
+    sessions = tuple(_SessionBuilder(plan, rank).build() for rank in range(plan.ranks))
+    return JobPrograms(plan, sessions, _shadows(plan) if len(plan.groups) > 1 else {})
+
+
+def backward_order(graph: Graph) -> tuple[Operator, ...]:
+    """Return the operators in the order of the backward pass: reverse graph order, LOOKUPs as soon as they can be."""
+    order: list[Operator] = []
+    waiting = {op.name: len(graph.consumers[op.name]) for op in graph if op.kind is Kind.LOOKUP}
+    for op in reversed(graph.operators):
+        if op.kind is Kind.LOOKUP:
+            continue
+        order.append(op)
+        for source in dict.fromkeys(op.inputs):
+            if source in waiting:
+                waiting[source] -= 1
+                if not waiting[source]:
+                    order.append(graph[source])
+    return tuple(order)
+
+
+def summation_order(plan: Plan, rank: int) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """For each tensor, its consumers grouped by place: groups are summed on their own, then one after the other.
+
+    The group of the producer's own place comes first, the others in the order in which the backward pass reaches them.
+    """
+    graph, visited = plan.model.graph, {op.name: i for i, op in enumerate(backward_order(plan.model.graph))}
+    groups: dict[str, tuple[tuple[str, ...], ...]] = {}
+    for op in graph:
+        by_place: dict[Place, list[str]] = defaultdict(list)
+        home = _home(plan, rank, op)
+        by_place[home] = []
+        for consumer in sorted(graph.consumers[op.name], key=visited.__getitem__):
+            by_place[_home(plan, rank, graph[consumer])].append(consumer)
+        groups[op.name] = tuple(tuple(names) for names in by_place.values() if names)
+    return groups
+
+
+def _home(plan: Plan, rank: int, op: Operator) -> Place:
+    """Place of an operator in a session: MP operators on the rank's own node run in the rank's thread."""
+    tag = DP if op.kind is Kind.LOOKUP else plan.tags[op.name]
+    return Place(Role.RANK, rank) if tag in (DP, rank) else Place(Role.NODE, int(tag))
+
+
+class _SessionBuilder:
+    """Builds the programs of one rank's session, walking the graph forward, then backward."""
+
+    def __init__(self, plan: Plan, rank: int) -> None:
+        self.plan, self.graph, self.rank = plan, plan.model.graph, Place(Role.RANK, rank)
+        self.code: dict[Place, list[Instruction]] = defaultdict(list)
+        self.home = {op.name: _home(plan, rank, op) for op in self.graph}
+        self.groups = summation_order(plan, rank)
+        self.servers = [Place(Role.SERVER, p) for p in range(len(plan.servers)) if plan.server_shards(p)]
+        self.pooled: set[Place] = set()  # servers whose answer the rank has received
+        self.present: set[tuple[Place, str]] = set()  # tensors sent to a place and received there
+        self.sent: set[str] = set()  # channels of forward tensors that have their Send
+        self.parts: dict[tuple[str, Place], list[str]] = defaultdict(list)
+        self.split = _split_tables(plan)
+
+    def build(self) -> Session:
+        self.code[self.rank].append(NextBatch())
+        for server in self.servers:
+            self._request(server)
+        for op in self.graph:
+            if op.kind is not Kind.LOOKUP:
+                self._forward(op)
+        pending = {server: len(self._tables(server)) for server in self.servers}
+        for op in backward_order(self.graph):
+            if op.kind is Kind.LOOKUP:
+                self._push(op, pending)
+            elif op.kind is not Kind.DENSE_INPUT:
+                self._backward(op)
+        self._updates()
+        return Session(self.rank.index, self._programs())
+
+    # ---- messages
+
+    def _message(self, source: Place, target: Place, label: str, tensors: tuple[str, ...], size: int) -> None:
+        channel = f"{source}>{target}:{label}"
+        self.code[source].append(Send(channel, target, tensors, size))
+        self.code[target].append(Recv(channel, source, tensors, size))
+
+    def _bytes(self, name: str) -> int:
+        return self.plan.batch * self.graph[name].output_bytes_per_sample
+
+    # ---- embeddings
+
+    def _tables(self, server: Place) -> list[str]:
+        """Tables with rows on a server, each once, in plan order."""
+        return list(dict.fromkeys(shard.table for shard in self.plan.server_shards(server.index)))
+
+    def _partial(self, table: str, server: Place) -> str:
+        return f"{table}@{server}" if self.split[table] else table
+
+    def _request(self, server: Place) -> None:
+        tables, shards = self._tables(server), self.plan.shards
+        ids = sum(self.plan.model.table[name].ids_per_sample for name in tables)
+        self._message(self.rank, server, "ids", tuple(f"ids.{name}" for name in tables), self.plan.batch * ids * 4)
+        here = tuple(i for i, shard in enumerate(shards) if shard.server == server.index and shard.rows)
+        outputs = tuple(self._partial(shards[i].table, server) for i in here)
+        self.code[server].append(Lookup(here, outputs))
+
+    def _fetch_pooled(self, table: str) -> None:
+        """Receive a table's pooled rows on the rank, from every server that holds some."""
+        holders = [server for server in self.servers if table in self._tables(server)]
+        for server in holders:
+            if server not in self.pooled:
+                self.pooled.add(server)
+                names = self._tables(server)
+                size = sum(self._bytes(name) for name in names)
+                self._message(server, self.rank, "pooled", tuple(self._partial(n, server) for n in names), size)
+        if self.split[table]:
+            parts = tuple(self._partial(table, server) for server in holders)
+            self.code[self.rank].append(Reduce(table, parts, self._bytes(table)))
+
+    def _push(self, op: Operator, pending: dict[Place, int]) -> None:
+        """Complete the gradient of a table's output; send it off with those of the same server."""
+        self._complete(op)
+        for server in self.servers:
+            tables = self._tables(server)
+            if op.name in tables:
+                pending[server] -= 1
+                if not pending[server]:
+                    size = sum(self._bytes(name) for name in tables)
+                    self._message(self.rank, server, "grads", tuple(f"d.{name}" for name in tables), size)
+
+    # ---- forward and backward
+
+    def _forward(self, op: Operator) -> None:
+        place = self.home[op.name]
+        for source in dict.fromkeys(op.inputs):
+            self._bring(source, place)
+        self.code[place].append(Compute(op.name, "forward"))
+        for consumer in self.graph.consumers[op.name]:
+            self._deliver(op.name, self.home[consumer])
+
+    def _bring(self, source: str, place: Place) -> None:
+        """Make a tensor present at a place, right before its use."""
+        home = self.home[source]
+        if self.graph[source].kind is Kind.LOOKUP and (home, source) not in self.present:
+            self.present.add((home, source))
+            self._fetch_pooled(source)
+        if self.graph[source].kind is Kind.LOOKUP and place != home:
+            self._deliver(source, place)
+        if (place, source) not in self.present and place != home:
+            self.present.add((place, source))
+            channel = f"{home}>{place}:{source}"
+            self.code[place].append(Recv(channel, home, (source,), self._bytes(source)))
+
+    def _deliver(self, name: str, place: Place) -> None:
+        """Send a tensor to a place that consumes it, once."""
+        home = self.home[name]
+        channel = f"{home}>{place}:{name}"
+        if place != home and channel not in self.sent:
+            self.sent.add(channel)
+            self.code[home].append(Send(channel, place, (name,), self._bytes(name)))
+
+    def _backward(self, op: Operator) -> None:
+        place = self.home[op.name]
+        if op.kind is not Kind.LOSS:
+            if not self.graph.needs_gradient[op.name]:
+                return
+            self._complete(op)
+        sources = tuple(dict.fromkeys(op.inputs))
+        outputs = tuple(self._part(source, op.name) for source in sources)
+        self.code[place].append(Compute(op.name, "backward", outputs))
+        for source, part in zip(sources, outputs, strict=True):
+            if part:
+                self._collect(source, place, part)
+
+    def _part(self, source: str, consumer: str) -> str:
+        """Name of the gradient of ``source`` that ``consumer`` produces: the whole one if it is the only part."""
+        if not self.graph.needs_gradient[source]:
+            return ""
+        groups = self.groups[source]
+        group = next(g for g in groups if consumer in g)
+        if len(group) > 1:
+            return f"d.{source} <- {consumer}"
+        return f"d.{source}" if len(groups) == 1 else f"d.{source}@{self.home[consumer]}"
+
+    def _collect(self, source: str, place: Place, part: str) -> None:
+        """Note a part; when a place's last consumer has produced its own, add them up and send them home."""
+        parts, home = self.parts[source, place], self.home[source]
+        parts.append(part)
+        group = next(g for g in self.groups[source] if self.home[g[0]] == place)
+        if len(parts) < len(group):
+            return
+        name = f"d.{source}" if len(self.groups[source]) == 1 else f"d.{source}@{place}"
+        if len(parts) > 1:
+            self.code[place].append(Reduce(name, tuple(parts), self._bytes(source)))
+        if place != home:
+            channel = f"{place}>{home}:d.{source}"
+            self.code[place].append(Send(channel, home, (name,), self._bytes(source)))
+
+    def _complete(self, op: Operator) -> None:
+        """At an operator's home: receive the other places' gradients and add everything up."""
+        home, groups = self.home[op.name], self.groups[op.name]
+        names = []
+        for group in groups:
+            place = self.home[group[0]]
+            name = f"d.{op.name}" if len(groups) == 1 else f"d.{op.name}@{place}"
+            names.append(name)
+            if place != home:
+                channel = f"{place}>{home}:d.{op.name}"
+                self.code[home].append(Recv(channel, place, (name,), self._bytes(op.name)))
+        if len(names) > 1:
+            self.code[home].append(Reduce(f"d.{op.name}", tuple(names), self._bytes(op.name)))
+
+    # ---- updates
+
+    def _updates(self) -> None:
+        plan, rank = self.plan, self.rank.index
+        ordered = plan.synchronous and plan.ranks > 1
+        own = self.code[self.rank]
+        if plan.dp_ops:
+            if plan.ranks > 1:
+                own.append(AllReduce(plan.dp_ops, _parameter_bytes(plan, plan.dp_ops)))
+            own.append(Update(plan.dp_ops))
+        for node in range(plan.group_size):
+            if plan.mp_ops(node):
+                place = self.rank if node == rank else Place(Role.NODE, node)
+                self.code[place].append(Update(plan.mp_ops(node), ordered=ordered))
+        for server in self.servers:
+            lookup = next(i for i in self.code[server] if isinstance(i, Lookup))
+            self.code[server].append(Update(shards=lookup.shards, ordered=ordered))
+        own.append(Metric())
+
+    def _programs(self) -> tuple[Program, ...]:
+        rest = sorted(place for place in self.code if place != self.rank)
+        return tuple(Program(place, tuple(self.code[place])) for place in (self.rank, *rest))
+
+
+def _split_tables(plan: Plan) -> dict[str, bool]:
+    """For each table, whether its rows are on more than one server."""
+    servers: dict[str, set[int]] = {table.name: set() for table in plan.model.tables}
+    for shard in plan.shards:
+        if shard.rows:
+            servers[shard.table].add(shard.server)
+    return {name: len(found) > 1 for name, found in servers.items()}
+
+
+def _parameter_bytes(plan: Plan, names: tuple[str, ...]) -> int:
+    return sum(plan.model.graph[name].parameters for name in names) * FLOAT_BYTES
+
+
+def sync_server_of(plan: Plan) -> dict[str, int]:
+    """Sync server that holds the centre of each operator: largest operators first, to the least loaded server."""
+    load = [0] * len(plan.sync_servers)
+    chosen: dict[str, int] = {}
+    with_parameters = [op for op in plan.model.graph if op.parameters]
+    for op in sorted(with_parameters, key=lambda op: -op.parameters):
+        server = load.index(min(load))
+        load[server] += op.parameters
+        chosen[op.name] = server
+    return chosen
+
+
+def _shadows(plan: Plan) -> dict[int, SyncStep]:
+    """The exchange of each node of a group: node 0 leads for the DP operators, the other ranks follow."""
+    dp_bytes, followers = _parameter_bytes(plan, plan.dp_ops), tuple(range(1, plan.ranks))
+    shadows: dict[int, SyncStep] = {}
+    for node in range(plan.group_size):
+        own = (plan.dp_ops if node == 0 else ()) + plan.mp_ops(node)
+        leads, follows = node == 0 and bool(plan.dp_ops and followers), node in followers and bool(plan.dp_ops)
+        if own or follows:
+            exchange = _by_server(plan, own)
+            shadows[node] = SyncStep(
+                exchange=exchange,
+                exchange_bytes=tuple(_parameter_bytes(plan, names) for names in exchange),
+                forward=plan.dp_ops if leads else (),
+                forward_bytes=dp_bytes if leads else 0,
+                followers=followers if leads else (),
+                follow=plan.dp_ops if follows else (),
+                follow_bytes=dp_bytes if follows else 0,
+            )
+    return shadows
+
+
+def _by_server(plan: Plan, names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    chosen = sync_server_of(plan)
+    return tuple(tuple(n for n in names if chosen[n] == s) for s in range(len(plan.sync_servers)))

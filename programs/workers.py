@@ -1,0 +1,93 @@
+"""The workers of a job: one for each program that runs, with its name and its machine.
+
+Both interpreters start from this list, so that a worker has one name everywhere: ``g0/n1/t0`` is thread 0 of the rank on
+node 1 of group 0; ``g0/n2/serves-n1t0`` the copy of node 2's MP operators that serves it; ``ps0/serves-g0n1t0`` the copy
+of embedding server 0 that serves it; ``g0/n1/shadow`` the node's background sync worker; ``sync0`` a sync server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from problem.cluster import Node
+from programs.instructions import Instruction, Metric, Place, Program, Role
+from programs.transform import JobPrograms
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker.
+
+    Parameters
+    ----------
+    name : str
+        Unique name.
+    node : Node
+        Machine it runs on.
+    role : str
+        ``rank``, ``node``, ``server``, ``shadow`` or ``sync``.
+    group, rank, thread : int
+        Its session, -1 where it has none; ``rank`` of a shadow worker is its node's index, of a sync server its own.
+    place : Place or None
+        Place inside the session; None for shadow and sync workers.
+    program : tuple of Instruction
+        What it does in a step; a sync server's is empty (it answers requests until the job ends).
+    """
+
+    name: str
+    node: Node
+    role: str
+    group: int
+    rank: int
+    thread: int
+    place: Place | None
+    program: tuple[Instruction, ...]
+
+
+def workers(job: JobPrograms) -> tuple[Worker, ...]:
+    """Return all workers of a job: sessions in order of group, rank, thread; then shadow workers; then sync servers."""
+    found = [
+        _session_worker(job, group, session.rank, thread, program)
+        for group in range(len(job.plan.groups))
+        for session in job.sessions
+        for thread in range(job.plan.hogwild)
+        for program in session.programs
+    ]
+    return (*found, *_sync_workers(job))
+
+
+def _session_worker(job: JobPrograms, group: int, rank: int, thread: int, program: Program) -> Worker:
+    place, plan = program.place, job.plan
+    names = {
+        Role.RANK: f"g{group}/n{rank}/t{thread}",
+        Role.NODE: f"g{group}/n{place.index}/serves-n{rank}t{thread}",
+        Role.SERVER: f"ps{place.index}/serves-g{group}n{rank}t{thread}",
+    }
+    node = plan.servers[place.index] if place.role is Role.SERVER else plan.groups[group][place.index]
+    code = _with_foreground_sync(job, program, rank, thread)
+    return Worker(names[place.role], node, str(place.role), group, rank, thread, place, code)
+
+
+def _with_foreground_sync(job: JobPrograms, program: Program, rank: int, thread: int) -> tuple[Instruction, ...]:
+    """Add the exchange to thread 0 of a node: its rank's thread, or the copy serving rank 0 where it has none."""
+    place, code, sync = program.place, program.instructions, job.plan.sync
+    serves = rank == place.index if place.index < job.plan.ranks else rank == 0
+    if sync is None or sync.mode != "foreground" or thread or place.role is Role.SERVER or not serves:
+        return code
+    step = job.shadows.get(place.index)
+    if step is None:
+        return code
+    last = isinstance(code[-1], Metric)
+    return (*code[:-1], step, code[-1]) if last else (*code, step)
+
+
+def _sync_workers(job: JobPrograms) -> Iterator[Worker]:
+    plan = job.plan
+    if plan.sync is not None and plan.sync.mode == "background":
+        for g, group in enumerate(plan.groups):
+            for n, step in sorted(job.shadows.items()):
+                yield Worker(f"g{g}/n{n}/shadow", group[n], "shadow", g, n, -1, None, (step,))
+    if job.shadows:
+        for s, node in enumerate(plan.sync_servers):
+            yield Worker(f"sync{s}", node, "sync", -1, s, -1, None, ())
