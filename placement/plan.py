@@ -119,12 +119,18 @@ class Plan:
 
     @property
     def dp_ops(self) -> tuple[str, ...]:
-        """Data-parallel operators with parameters, in graph order."""
-        return tuple(op.name for op in self.model.graph if op.parameters and self.tags.get(op.name) == DP)
+        """Data-parallel operators with trained parameters, in graph order."""
+        return self._trained(DP)
 
     def mp_ops(self, node: int) -> tuple[str, ...]:
-        """Model-parallel operators with parameters on a node, in graph order."""
-        return tuple(op.name for op in self.model.graph if op.parameters and self.tags.get(op.name) == node)
+        """Model-parallel operators with trained parameters on a node, in graph order."""
+        return self._trained(node)
+
+    def _trained(self, tag: Tag) -> tuple[str, ...]:
+        graph = self.model.graph
+        return tuple(
+            op.name for op in graph if op.parameters and self.tags.get(op.name) == tag and graph.needs_gradient[op.name]
+        )
 
     def server_shards(self, server: int) -> tuple[Shard, ...]:
         """Non-empty shards on one embedding server, in plan order."""

@@ -167,10 +167,15 @@ class Graph:
 
     @cached_property
     def needs_gradient(self) -> Mapping[str, bool]:
-        """Whether the gradient of an operator's output is needed: it or something upstream has parameters."""
+        """Whether the gradient of an operator's output is needed: it or something upstream is trained.
+
+        An imported (FIXED) operator is trained if it came with backward seconds: a graph that lists its backward
+        operators by themselves, or an inference graph, has none.
+        """
         needed: dict[str, bool] = {}
         for op in self.operators:
-            needed[op.name] = op.kind is Kind.LOOKUP or op.parameters > 0 or any(needed[name] for name in op.inputs)
+            trained = op.backward.seconds_per_sample > 0 if op.kind is Kind.FIXED else op.parameters > 0
+            needed[op.name] = op.kind is Kind.LOOKUP or trained or any(needed[name] for name in op.inputs)
         return needed
 
     @property

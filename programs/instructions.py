@@ -5,8 +5,8 @@ thread, one serving copy on each other node that hosts MP operators, one serving
 messages of a step stay inside a session, except all-reduces (the same thread of all ranks of a group) and
 synchronisation between groups. So a session's programs need to name only the *place* of a peer.
 
-The set is closed. The simulator gives each instruction duration, the executor gives it meaning; a test enumerates the set
-to prove that neither lacks one. An instruction names tensors; what they hold:
+The set is closed. The simulator gives each instruction duration, the executor gives it meaning; a test enumerates
+the set to prove that neither lacks one. An instruction names tensors; what they hold:
 
 ==============  =========================================================================
 ``x``           output of operator x, (B, width) float32; for a LOOKUP the pooled embedding

@@ -39,7 +39,7 @@ def _block(job: JobPrograms, program: Program) -> str:
     return "\n".join(f"  {describe(job, instruction)}" for instruction in program.instructions)
 
 
-def describe(job: JobPrograms, instruction: Instruction) -> str:  # noqa: PLR0911 (one line per instruction)
+def describe(job: JobPrograms, instruction: Instruction) -> str:
     """Return one instruction as a line."""
     match instruction:
         case NextBatch() | Metric():
@@ -85,18 +85,14 @@ def to_json(job: JobPrograms) -> dict[str, Any]:
     """Return all programs as JSON-serialisable data, each instruction a mapping with its class under ``do``."""
     return {
         "format": FORMAT,
-        "sessions": [
-            {
-                "rank": session.rank,
-                "programs": [
-                    {"place": str(p.place), "role": str(p.place.role), "instructions": [_data(i) for i in p.instructions]}
-                    for p in session.programs
-                ],
-            }
-            for session in job.sessions
-        ],
+        "sessions": [{"rank": s.rank, "programs": [_program(p) for p in s.programs]} for s in job.sessions],
         "shadows": {f"n{node}": _data(step) for node, step in sorted(job.shadows.items())},
     }
+
+
+def _program(program: Program) -> dict[str, Any]:
+    place, code = program.place, program.instructions
+    return {"place": str(place), "role": str(place.role), "instructions": [_data(i) for i in code]}
 
 
 def _data(instruction: Instruction) -> dict[str, Any]:

@@ -1,18 +1,18 @@
 """The net transformation: operator graph + plan -> one program for each place of a session.
 
-Knows the rules by which a cut graph is stitched together with Send and Recv; knows nothing of time or of arithmetic. The
-rules, each from the dossier on net transformation (Caffe2's ``insertCopies`` and ``AsyncNetBarrier``):
+Knows the rules by which a cut graph is stitched together with Send and Recv; knows nothing of time or of arithmetic.
+The rules, each from the dossier on net transformation (Caffe2's ``insertCopies`` and ``AsyncNetBarrier``):
 
 1. A tensor is sent once to each place that consumes it, right after it was produced; it is received right before its
    first use, so that transfers run under other work.
-2. The gradient of a Recv is a Send and the reverse: each consuming place adds the parts of its own consumers, then sends
-   one gradient back. The producer adds its own parts first, then those of the other places, in the order in which the
-   backward pass reaches them (:func:`summation_order` tells the oracle the same order).
+2. The gradient of a Recv is a Send and the reverse: each consuming place adds the parts of its own consumers, then
+   sends one gradient back. The producer adds its own parts first, then those of the other places, in the order in which
+   the backward pass reaches them (:func:`summation_order` tells the oracle the same order).
 3. Requests to the embedding servers leave first; pooled rows are received when the first consumer needs them; the
    gradient for a server leaves as soon as that of its last table is complete. One message each per server.
 4. DP gradients are all-reduced over the ranks, then every parameter is updated where it lives.
-5. With several groups, each node that holds parameters exchanges them with the sync servers, in the foreground (thread 0)
-   or by a shadow worker.
+5. With several groups, each node that holds parameters exchanges them with the sync servers, in the foreground
+   (thread 0) or by a shadow worker.
 """
 
 from __future__ import annotations
@@ -239,10 +239,9 @@ class _SessionBuilder:
 
     def _backward(self, op: Operator) -> None:
         place = self.home[op.name]
-        if op.kind is not Kind.LOSS:
-            if not self.graph.needs_gradient[op.name]:
-                return
-            self._complete(op)
+        if not self.graph.needs_gradient[op.name]:
+            return
+        self._complete(op)
         sources = tuple(dict.fromkeys(op.inputs))
         outputs = tuple(self._part(source, op.name) for source in sources)
         self.code[place].append(Compute(op.name, "backward", outputs))

@@ -6,8 +6,8 @@
 4. No cyclic wait: the programs of all sessions can be run to the end together (a Send never waits: one slot per step).
 5. Parameters, optimizer state and the tensors of a step fit the memory of each machine.
 
-A message names the place, the index of the instruction, the instruction, and what was expected. The check runs the programs
-on names only; it knows no values and no time.
+A message names the place, the index of the instruction, the instruction, and what was expected. The check runs the
+programs on names only; it knows no values and no time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from placement.errors import DoesNotFit
+from placement.plan import DP
 from problem.errors import HiertrainError
 from problem.graph import FLOAT_BYTES
 from programs.instructions import (
@@ -95,8 +96,8 @@ def _reads(job: JobPrograms, instruction: Instruction) -> Iterable[str]:
         case Compute(op, "forward"):
             return graph[op].inputs
         case Compute(op, _):
-            loss = graph[op].kind == "loss"
-            return (*graph[op].inputs, op) if loss else (*graph[op].inputs, op, f"d.{op}")
+            incoming = (f"d.{op}",) if graph.consumers[op] else ()  # the last operator starts the backward pass
+            return (*graph[op].inputs, op, *incoming)
         case Send(tensors=tensors):
             return tensors
         case Reduce(parts=parts):
@@ -201,8 +202,9 @@ def memory_needed(job: JobPrograms) -> dict[str, tuple[int, int]]:
     copies = 1 + plan.model.dense_state_per_parameter
     for group in plan.groups:
         for index, node in enumerate(group):
-            names = plan.mp_ops(index) + (plan.dp_ops if index < plan.ranks else ())
-            needed[node.name] += sum(plan.model.graph[n].parameters for n in names) * FLOAT_BYTES * copies
+            here = (DP, index) if index < plan.ranks else (index,)
+            held = sum(op.parameters for op in plan.model.graph if plan.tags.get(op.name) in here)
+            needed[node.name] += held * FLOAT_BYTES * copies
     for shard in plan.shards:
         needed[plan.servers[shard.server].name] += shard.rows * plan.model.table[shard.table].bytes_per_row
     for session in job.sessions:
@@ -215,7 +217,8 @@ def _add_step(job: JobPrograms, program: Program, needed: dict[str, int]) -> Non
     """Add the buffers of one program, once per Hogwild thread and (on servers) per group."""
     plan = job.plan
     tensors = [name for i in program.instructions for name in _writes(job, i)]
-    gradients = sum(plan.model.graph[n].parameters for i in program.instructions if isinstance(i, Update) for n in i.ops)
+    trained = [name for i in program.instructions if isinstance(i, Update) for name in i.ops]
+    gradients = sum(plan.model.graph[name].parameters for name in trained)
     size = (sum(tensor_bytes(job, name) for name in tensors) + gradients * FLOAT_BYTES) * plan.hogwild
     for group in plan.groups:
         server = program.place.role == "server"

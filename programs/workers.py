@@ -1,8 +1,8 @@
 """The workers of a job: one for each program that runs, with its name and its machine.
 
-Both interpreters start from this list, so that a worker has one name everywhere: ``g0/n1/t0`` is thread 0 of the rank on
-node 1 of group 0; ``g0/n2/serves-n1t0`` the copy of node 2's MP operators that serves it; ``ps0/serves-g0n1t0`` the copy
-of embedding server 0 that serves it; ``g0/n1/shadow`` the node's background sync worker; ``sync0`` a sync server.
+Both interpreters start from this list, so that a worker has one name everywhere: ``g0/n1/t0`` is thread 0 of the rank
+on node 1 of group 0; ``g0/n2/serves-n1t0`` the copy of node 2's MP operators that serves it; ``ps0/serves-g0n1t0`` the
+copy of embedding server 0 that serves it; ``g0/n1/shadow`` the node's background sync worker; ``sync0`` a sync server.
 """
 
 from __future__ import annotations
