@@ -1,0 +1,1 @@
+"""Instructions given MEANING: kernels, processes, transports, sync, supervisor, and the oracle they are checked against."""

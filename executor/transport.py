@@ -1,0 +1,152 @@
+"""Messages between the workers of one host: shared memory for the bytes, pipes for the news.
+
+A :class:`Channel` goes one way between two processes. It is a ring of two slots in an anonymous shared mapping made before
+the fork: it has no name, so nothing can be left behind. A message's arrival is told through a pipe, eight bytes that carry
+the sender's clock; a second pipe carries the slots back. A dead peer shows as the end of a pipe, provided that every other
+process has closed its copies of the ends: see :func:`keep_only`.
+
+A received message is read where it lies. Its slot is given back when the next message of the channel is received, so the
+arrays of a step stay valid for the step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from executor.clock import Clock
+from executor.errors import PeerGone
+
+Array = npt.NDArray[np.float32] | npt.NDArray[np.int32]
+#: Shape and element type of each array of a message; every element has four bytes.
+Layout = Sequence[tuple[tuple[int, ...], type[np.float32] | type[np.int32]]]
+
+SLOTS = 2
+_CLOCK = struct.Struct("d")
+
+
+class Progress(Protocol):
+    """Told when a worker starts and stops waiting, so that a supervisor can tell a hung worker from its victims."""
+
+    def waiting(self, yes: bool) -> None:
+        """Note whether the worker waits for a peer."""
+
+
+def shared_array(shape: tuple[int, ...], dtype: type[np.generic]) -> npt.NDArray[np.generic]:
+    """Return a zeroed array in anonymous memory that forked processes share."""
+    count = int(np.prod(shape, dtype=np.int64))
+    size = max(1, count) * np.dtype(dtype).itemsize
+    return np.frombuffer(mmap.mmap(-1, size), dtype=dtype, count=count).reshape(shape)
+
+
+class Pipe:
+    """A pipe that carries clocks; both ends open until :func:`keep_only` closes what a process does not use."""
+
+    def __init__(self) -> None:
+        self.read_end, self.write_end = os.pipe()
+
+    def put(self, clock: float) -> None:
+        """Write a clock; raises PeerGone when nobody can read it."""
+        try:
+            os.write(self.write_end, _CLOCK.pack(clock))
+        except BrokenPipeError as error:
+            raise PeerGone from error
+
+    def get(self, progress: Progress) -> float:
+        """Wait for a clock; raises PeerGone when nobody is left to write one."""
+        progress.waiting(True)
+        data = os.read(self.read_end, _CLOCK.size)
+        progress.waiting(False)
+        if len(data) < _CLOCK.size:
+            raise PeerGone
+        return float(_CLOCK.unpack(data)[0])
+
+
+class Channel:
+    """One-way channel between two forked processes.
+
+    Parameters
+    ----------
+    source, target : str
+        Names of the workers.
+    layout : Layout
+        Arrays of every message of the channel.
+    link_seconds : float
+        Time that an emulated network adds between the sender's clock and the message's arrival.
+    """
+
+    def __init__(self, source: str, target: str, layout: Layout, link_seconds: float = 0.0) -> None:
+        self.source, self.target, self.link_seconds = source, target, link_seconds
+        self._bell, self._credit = Pipe(), Pipe()
+        self._slots = [[shared_array(shape, dtype) for shape, dtype in layout] for _ in range(SLOTS)]
+        self._sent = self._received = self._unacknowledged = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one message."""
+        return sum(array.nbytes for array in self._slots[0])
+
+    def send(self, arrays: Iterable[Array], clock: Clock, progress: Progress) -> None:
+        """Copy arrays into a slot and ring the bell; waits while both slots are in use.
+
+        Raises
+        ------
+        PeerGone
+            The receiver has ended.
+        """
+        if self._unacknowledged == SLOTS:
+            clock.meet(self._credit.get(progress))
+            self._unacknowledged -= 1
+        for target, array in zip(self._slots[self._sent % SLOTS], arrays, strict=True):
+            np.copyto(target, array)
+        clock.lap()
+        self._bell.put(clock.now + self.link_seconds)
+        self._sent += 1
+        self._unacknowledged += 1
+
+    def receive(self, clock: Clock, progress: Progress) -> list[Array]:
+        """Wait for the next message and return its arrays, valid until the next call.
+
+        Raises
+        ------
+        PeerGone
+            The sender has ended without sending it.
+        """
+        if self._received:
+            self._give_back(clock.now)
+        clock.meet(self._bell.get(progress))
+        arrays = self._slots[self._received % SLOTS]
+        self._received += 1
+        return arrays  # type: ignore[return-value]
+
+    def _give_back(self, now: float) -> None:
+        with contextlib.suppress(PeerGone):  # the sender has sent all it had to
+            self._credit.put(now)
+
+    @property
+    def bell_fd(self) -> int:
+        """File descriptor that becomes readable when a message (or the end of the sender) is there."""
+        return self._bell.read_end
+
+    def ends(self, worker: str) -> tuple[set[int], set[int]]:
+        """File descriptors that a worker needs, and all of the channel's."""
+        used = set[int]()
+        if worker == self.source:
+            used |= {self._bell.write_end, self._credit.read_end}
+        if worker == self.target:
+            used |= {self._bell.read_end, self._credit.write_end}
+        pipes = (self._bell, self._credit)
+        return used, {end for pipe in pipes for end in (pipe.read_end, pipe.write_end)}
+
+
+def keep_only(used: set[int], everything: set[int]) -> None:
+    """Close all file descriptors but the used ones, so that the death of a peer ends its pipes."""
+    for descriptor in sorted(everything - used):
+        os.close(descriptor)
