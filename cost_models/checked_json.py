@@ -1,0 +1,105 @@
+"""Reading our own JSON into dataclasses, with one line of complaint about the first value that is not allowed.
+
+Knows JSON and pydantic; nothing of what the values mean.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from problem.errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+T = TypeVar("T")
+
+
+def parse_json(text: str, source: str | Path) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Raises
+    ------
+    BadInput
+        If the text is not JSON, not an object, or names a key twice.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in pairs]
+        twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
+        if twice is not None:
+            raise BadInput(source, twice, "given twice", "each key once")
+        return dict(pairs)
+
+    try:
+        doc = json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        raise BadInput(source, f"line {error.lineno}", error.msg, "a JSON document") from None
+    if not isinstance(doc, dict):
+        raise BadInput(source, "document", type(doc).__name__, "a JSON object")
+    return doc
+
+
+def build(kind: type[T], doc: dict[str, Any], source: str | Path) -> T:
+    """Build a (nested) dataclass from parsed JSON, checking types and the bounds in its annotations.
+
+    Numbers must be numbers, strings strings; keys that the dataclass does not have are refused.
+
+    Raises
+    ------
+    BadInput
+        Naming the first field that is wrong.
+    """
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(doc), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        value = "(missing)" if first["type"] == "missing" else first["input"]
+        raise BadInput(source, path_of(first["loc"], doc), value, first["msg"]) from None
+
+
+def path_of(loc: tuple[int | str, ...], doc: Any) -> str:
+    """Return a dotted path; an element that says what it is (``signature``, ``phase``) is shown with it."""
+    path = ""
+    for step in loc:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}"
+        doc = _inside(doc, step)
+        if isinstance(doc, dict) and "signature" in doc:
+            path += f" ({doc['signature']} {doc.get('phase', '')})"
+    return path.removeprefix(".")
+
+
+def _inside(doc: Any, step: int | str) -> Any:
+    try:
+        return doc[step]
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def refuse_bad_numbers(doc: Any, source: str | Path) -> None:
+    """Refuse a parsed document with a number that is negative, infinite or not a number.
+
+    Raises
+    ------
+    BadInput
+        Naming the first such field.
+    """
+    for loc, value in _numbers(doc, ()):
+        if not (math.isfinite(value) and value >= 0):
+            raise BadInput(source, path_of(loc, None), value, "a finite number, not negative")
+
+
+def _numbers(doc: Any, loc: tuple[int | str, ...]) -> Iterator[tuple[tuple[int | str, ...], float]]:
+    if isinstance(doc, dict):
+        for key, value in doc.items():
+            yield from _numbers(value, (*loc, key))
+    elif isinstance(doc, (list, tuple)):
+        for i, value in enumerate(doc):
+            yield from _numbers(value, (*loc, i))
+    elif isinstance(doc, (int, float)):
+        yield loc, doc

@@ -1,0 +1,48 @@
+"""Bytes of memory traffic of operators and tables, counted.
+
+The counts load a node's memory bandwidth whatever the source of the core-seconds, so the roofline and the profile share
+them. Every access counts as traffic to memory: data that stay in a cache make the count an upper bound.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from problem.graph import FLOAT_BYTES
+from problem.model import DTYPE_BYTES
+
+if TYPE_CHECKING:
+    from problem.graph import Work
+    from problem.model import EmbeddingTable, Model
+
+ID_BYTES = 4  # ids travel and are stored as int32
+
+
+def work_traffic(work: Work, batch: int) -> float:
+    """Bytes of memory traffic of one phase of an operator for ``batch`` samples."""
+    return work.bytes_per_sample * batch + work.bytes_per_step
+
+
+def lookup_traffic(table: EmbeddingTable, batch: int) -> float:
+    """Bytes to pool one table for a batch: each id and its row read, the pooled (batch, dim) float32 written.
+
+    ``batch * ids * (dim * element + 4) + batch * dim * 4``; RecShard (Sethi et al., ASPLOS 2022, section 4) counts the
+    row term alone.
+    """
+    row = table.dim * DTYPE_BYTES[table.dtype]
+    return batch * (table.ids_per_sample * (row + ID_BYTES) + table.dim * FLOAT_BYTES)
+
+
+def update_traffic(table: EmbeddingTable, batch: int) -> float:
+    """Bytes of the sparse update of one table for a batch.
+
+    Each id and the gradient of its bag read, its row and optimizer state read and written:
+    ``batch * ids * (4 + dim * 4 + 2 * bytes_per_row)``. Ids that occur twice count twice.
+    """
+    return batch * table.ids_per_sample * (ID_BYTES + table.dim * FLOAT_BYTES + 2 * table.bytes_per_row)
+
+
+def batch_bytes_per_sample(model: Model) -> int:
+    """Bytes of one sample of the input: dense features (float32), ids of every table (int32), label (float32)."""
+    dense = sum(op.output_bytes_per_sample for op in model.graph if op.kind == "dense_input")
+    return dense + sum(table.ids_per_sample for table in model.tables) * ID_BYTES + FLOAT_BYTES
