@@ -1,47 +1,40 @@
-"""Reading our own JSON into dataclasses, with one line of complaint about the first value that is not allowed.
+"""Our own JSON files: written atomically, read into dataclasses.
 
-Knows JSON and pydantic; nothing of what the values mean.
+A value that is not allowed gives one line that names the first such field. Knows JSON and pydantic; nothing of what
+the values mean.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from problem.documents import parse_json, read_text
 from problem.errors import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
 
 T = TypeVar("T")
 
 
-def parse_json(text: str, source: str | Path) -> dict[str, Any]:
-    """Parse a JSON object.
+def read_object(path: str | Path) -> dict[str, Any]:
+    """Read a JSON object from a file.
 
     Raises
     ------
     BadInput
-        If the text is not JSON, not an object, or names a key twice.
+        If the file cannot be read, is not JSON, is not an object, or names a key twice.
     """
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        twice = next((key for i, key in enumerate(keys) if key in keys[:i]), None)
-        if twice is not None:
-            raise BadInput(source, twice, "given twice", "each key once")
-        return dict(pairs)
-
-    try:
-        doc = json.loads(text, object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
-        raise BadInput(source, f"line {error.lineno}", error.msg, "a JSON document") from None
+    doc = parse_json(read_text(Path(path)), str(path)).data
     if not isinstance(doc, dict):
-        raise BadInput(source, "document", type(doc).__name__, "a JSON object")
+        raise BadInput(path, "document", type(doc).__name__, "a JSON object")
     return doc
 
 
@@ -103,3 +96,20 @@ def _numbers(doc: Any, loc: tuple[int | str, ...]) -> Iterator[tuple[tuple[int |
             yield from _numbers(value, (*loc, i))
     elif isinstance(doc, (int, float)):
         yield loc, doc
+
+
+def write_json(doc: Mapping[str, Any], path: str | Path) -> None:
+    """Write a JSON object so that the file is never half there: into a neighbour, which then takes the name."""
+    target = Path(path)
+    with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+        partial = Path(file.name)
+        try:
+            json.dump(doc, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+    partial.chmod(0o644)
+    partial.replace(target)

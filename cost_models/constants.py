@@ -74,7 +74,8 @@ RING_RECEIVE_BANDWIDTH = Constant(
 
 #: Bytes of memory traffic for each byte of a buffer that is added to another.
 SUM_TRAFFIC = Constant(3.0, "bytes/byte", "counted: read both operands, write one")
-#: Bytes of memory traffic, at either end, for each byte of parameters in an elastic exchange.
+#: Bytes of memory traffic for each byte of parameters in an elastic exchange, at the sync server; the client, which only
+#: adds the difference (3 bytes), is counted the same.
 EXCHANGE_TRAFFIC = Constant(
     8.0,
     "bytes/byte",

@@ -104,8 +104,13 @@ class Operator:
 
     @property
     def signature(self) -> str:
-        """What the cost of the operator depends on, apart from the batch: the key of a profile's entries."""
-        return f"{self.kind}/{self.width}/{self.parameters}/{self.activation}/{self.rank}/{len(self.inputs)}"
+        """What the cost of the operator depends on, apart from the batch: the key of a profile's entries.
+
+        The last part, flops of the backward phase, tells a first layer, whose input needs no gradient, from another
+        layer of the same shape.
+        """
+        shape = f"{self.kind}/{self.width}/{self.parameters}/{self.activation}/{self.rank}/{len(self.inputs)}"
+        return f"{shape}/{self.backward.flops_per_sample:.0f}"
 
     @property
     def output_bytes_per_sample(self) -> int:

@@ -1,0 +1,288 @@
+"""A profile: what was measured on ONE machine, and what its fits say about batches and shapes that were not.
+
+The measuring is the business of ``executor.profiler``; it fills in a :class:`Profile` and calls :meth:`Profile.fitted`.
+:mod:`cost_models.profile_costs` turns a profile into the cost table of a model. Knows nothing of placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from cost_models.checked_json import build, read_object, write_json
+from cost_models.costs import MessageCost
+from cost_models.features import Subject, family, features
+from cost_models.fit import Residual, fit_affine, fit_nonnegative, held_out_errors, interpolation_errors, residual
+from problem.errors import BadInput
+from problem.graph import Kind
+from problem.model import EmbeddingTable
+
+FORMAT = "hiertrain-profile"
+FORMAT_VERSION = 1
+SHAPES_TO_FIT = 3  # a fit over fewer shapes says nothing about another
+Phase = Literal["forward", "backward", "update", "lookup"]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+def table_signature(table: EmbeddingTable) -> str:
+    """What the cost of a table depends on, apart from the batch: the key of a profile's entries for tables."""
+    shape = f"{table.rows}/{table.dim}/{table.ids_per_sample}"
+    return f"table/{shape}/{table.optimizer}/{table.dtype}/{table.skew:g}"
+
+
+def signature(subject: Subject) -> str:
+    """Key of a profile's entries for an operator or a table."""
+    return table_signature(subject) if isinstance(subject, EmbeddingTable) else subject.signature
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Core-seconds of one phase of one operator or table for one batch.
+
+    Parameters
+    ----------
+    signature : str
+        ``Operator.signature`` or :func:`table_signature`.
+    phase : str
+        ``forward``, ``backward`` or ``update`` of an operator; ``lookup`` or ``update`` of a table.
+    batch : int
+        Samples.
+    seconds : float
+        Typical core-seconds (median, or trimmed mean).
+    spread : float
+        Interquartile range of the repetitions, in seconds.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    signature: Name
+    phase: Phase
+    batch: Annotated[int, Field(ge=1)]
+    seconds: NotNegative
+    spread: NotNegative = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePoint:
+    """Core-seconds that a message of ``bytes`` takes from its sender and from its receiver."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    bytes: NotNegative
+    send_seconds: NotNegative
+    receive_seconds: NotNegative
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPoint:
+    """Core-seconds to take a batch of ``bytes`` (all its features, ids and labels) from the data."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    bytes: NotNegative
+    seconds: NotNegative
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured on one machine.
+
+    Parameters
+    ----------
+    machine : str
+        Fingerprint of the machine; equals ``Node.kind`` of its nodes.
+    date : str
+        When it was measured, ISO 8601.
+    version : str
+        Version of hiertrain that measured.
+    batches : tuple of int
+        Batch sizes that were measured.
+    measurements : tuple of Measurement
+        Operators and tables. The same entry twice (two operators of one shape) counts with its median.
+    messages : tuple of MessagePoint
+        Messages of several sizes.
+    next_batch : tuple of BatchPoint
+        Taking batches of several sizes.
+    metric_seconds : float
+        Core-seconds of recording the loss of a batch.
+    sum_seconds_per_byte, exchange_seconds_per_byte : float
+        As in :class:`cost_models.costs.CostTable`.
+    optimizer : str
+        Optimizer of the dense parameters whose updates were measured.
+    flops_per_core_second : float
+        Best rate seen in a LINEAR forward phase; filled in by :meth:`fitted`.
+    coefficients : Mapping
+        For each family of unseen shapes: seconds per unit of each feature; filled in by :meth:`fitted`.
+    batch_residuals, shape_residuals : Mapping
+        For each family the held-out error of interpolating in the batch and of the feature model; by :meth:`fitted`.
+    source : str
+        File that it was read from, for messages.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    machine: Name
+    date: str
+    version: str
+    batches: tuple[int, ...]
+    measurements: tuple[Measurement, ...]
+    messages: tuple[MessagePoint, ...] = ()
+    next_batch: tuple[BatchPoint, ...] = ()
+    metric_seconds: NotNegative = 0.0
+    sum_seconds_per_byte: NotNegative = 0.0
+    exchange_seconds_per_byte: NotNegative = 0.0
+    optimizer: str = "sgd"
+    flops_per_core_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    coefficients: Mapping[str, Mapping[str, NotNegative]] = field(default_factory=dict)
+    batch_residuals: Mapping[str, Residual] = field(default_factory=dict)
+    shape_residuals: Mapping[str, Residual] = field(default_factory=dict)
+    source: str = field(default="profile", compare=False)
+
+    @property
+    def zeros(self) -> int:
+        """Number of measurements of exactly zero seconds: below the clock's resolution, or not measured at all."""
+        return sum(m.seconds == 0 for m in self.measurements)
+
+    @property
+    def message(self) -> MessageCost:
+        """Affine fit of the message points, on relative error."""
+        sizes = [point.bytes for point in self.messages]
+        send = fit_affine(sizes, [point.send_seconds for point in self.messages])
+        return MessageCost(*send, *fit_affine(sizes, [point.receive_seconds for point in self.messages]))
+
+    def next_batch_seconds(self, size_bytes: float) -> float:
+        """Core-seconds to take a batch of ``size_bytes``: affine fit of the batch points."""
+        points = self.next_batch
+        fixed, per_byte = fit_affine([point.bytes for point in points], [point.seconds for point in points])
+        return fixed + per_byte * size_bytes
+
+    def knots(self, key: str, phase: str) -> tuple[list[int], list[float]]:
+        """Measured batches (increasing) and seconds of one phase of the entry ``key``; empty if there are none."""
+        points = self._points.get((key, phase), {})
+        return list(points), list(points.values())
+
+    @cached_property
+    def _points(self) -> dict[tuple[str, str], dict[int, float]]:
+        """Seconds by batch, in increasing order of batches, for each signature and phase."""
+        repeated: dict[tuple[str, str], dict[int, list[float]]] = {}
+        for m in sorted(self.measurements, key=lambda m: m.batch):
+            repeated.setdefault((m.signature, m.phase), {}).setdefault(m.batch, []).append(m.seconds)
+        return {
+            key: {batch: median(values) for batch, values in by_batch.items()} for key, by_batch in repeated.items()
+        }
+
+    def fitted(self, subjects: Iterable[Subject]) -> Profile:
+        """Return the profile with its fits, held-out errors and core speed filled in.
+
+        Parameters
+        ----------
+        subjects : iterable of Operator or EmbeddingTable
+            The operators and tables behind the measurements (several of one signature count once).
+        """
+        samples = _samples(self, {signature(subject): subject for subject in subjects})
+        fits = {name: _fit(points) for name, points in samples.items()}
+        return replace(
+            self,
+            flops_per_core_second=_best_rate(samples) or self.flops_per_core_second,
+            coefficients={name: fit[0] for name, fit in fits.items() if fit[0]},
+            shape_residuals={name: fit[1] for name, fit in fits.items() if fit[1] is not None},
+            batch_residuals=_batch_residuals(self, samples),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    subject: Subject
+    key: str
+    phase: str
+    batch: int
+    seconds: float
+
+
+def _samples(profile: Profile, subjects: Mapping[str, Subject]) -> dict[str, list[_Sample]]:
+    """Points of the profile by family, without zeros (a relative error needs something to be relative to)."""
+    samples: dict[str, list[_Sample]] = {}
+    for (key, phase), points in profile._points.items():
+        subject = subjects.get(key)
+        if subject is None or (isinstance(subject, EmbeddingTable) != (key.split("/")[0] == "table")):
+            continue
+        found = samples.setdefault(family(subject, phase), [])
+        found.extend(_Sample(subject, key, phase, batch, seconds) for batch, seconds in points.items() if seconds > 0)
+    return {name: found for name, found in samples.items() if found}
+
+
+def _fit(points: list[_Sample]) -> tuple[dict[str, float], Residual | None]:
+    """Coefficients by feature and their held-out error; nothing if there are too few shapes."""
+    groups = [point.key for point in points]
+    if len(set(groups)) < SHAPES_TO_FIT:
+        return {}, None
+    rows = [features(point.subject, point.phase, point.batch) for point in points]
+    matrix = [list(row.values()) for row in rows]
+    seconds = [point.seconds for point in points]
+    coefficients = dict(zip(rows[0], fit_nonnegative(matrix, seconds).tolist(), strict=True))
+    return coefficients, residual(held_out_errors(matrix, seconds, groups))
+
+
+def _best_rate(samples: Mapping[str, list[_Sample]]) -> float:
+    """Highest flops per core-second of a LINEAR forward phase; 0 if none was measured."""
+    rates = [
+        point.subject.forward.flops_per_sample * point.batch / point.seconds
+        for point in samples.get(f"{Kind.LINEAR}.forward", [])
+        if not isinstance(point.subject, EmbeddingTable)
+    ]
+    return max(rates, default=0.0)
+
+
+def _batch_residuals(profile: Profile, samples: Mapping[str, list[_Sample]]) -> dict[str, Residual]:
+    found: dict[str, Residual] = {}
+    for name, points in samples.items():
+        curves = dict.fromkeys((point.key, point.phase) for point in points)
+        errors = [error for key, phase in curves for error in interpolation_errors(*profile.knots(key, phase))]
+        summary = residual(errors)
+        if summary is not None:
+            found[name] = summary
+    return found
+
+
+def save_profile(profile: Profile, path: str | Path) -> None:
+    """Write a profile as JSON, atomically.
+
+    Raises
+    ------
+    BadInput
+        If a duration is negative, infinite or not a number; then nothing is written.
+    """
+    values = asdict(profile)
+    del values["source"]
+    doc = {"format": FORMAT, "format_version": FORMAT_VERSION, **values}
+    _from_json(doc, path)
+    write_json(doc, path)
+
+
+def load_profile(path: str | Path) -> Profile:
+    """Read a profile.
+
+    Raises
+    ------
+    BadInput
+        If the file is missing or not a profile of a known version, or if a value is not allowed; an entry of an
+        operator is named by its signature and phase.
+    """
+    return _from_json(read_object(path), path)
+
+
+def _from_json(doc: Mapping[str, object], source: str | Path) -> Profile:
+    values = dict(doc)
+    if values.pop("format", None) != FORMAT:
+        raise BadInput(source, "format", doc.get("format"), f"{FORMAT!r}")
+    if values.pop("format_version", None) != FORMAT_VERSION:
+        raise BadInput(source, "format_version", doc.get("format_version"), f"{FORMAT_VERSION}")
+    values.pop("source", None)
+    return replace(build(Profile, values, source), source=str(source))
