@@ -68,15 +68,19 @@ def check_supported(model: Model) -> None:
     Raises
     ------
     UnsupportedModel
-        On an operator without a kernel, more than one dense input, or an optimizer or table type that is not
-        implemented.
+        On an operator without a kernel, more than one dense input, not exactly one loss, or an optimizer or table type
+        that is not implemented.
     """
     for op in model.graph:
         if op.kind is Kind.FIXED:
             raise UnsupportedModel(f"operator {op.name!r} is known by its costs only; it can be planned, not executed")
         layout(op)
-    if sum(op.kind is Kind.DENSE_INPUT for op in model.graph) > 1:
-        raise UnsupportedModel(f"model {model.name!r} has several dense inputs; the executor reads one")
+    kinds = [op.kind for op in model.graph]
+    if kinds.count(Kind.DENSE_INPUT) > 1 or kinds.count(Kind.LOSS) != 1:
+        raise UnsupportedModel(
+            f"model {model.name!r} has {kinds.count(Kind.DENSE_INPUT)} dense inputs and {kinds.count(Kind.LOSS)} losses; "
+            "the executor takes at most one dense input and exactly one loss"
+        )
     _check_optimizer(f"model {model.name!r}", model.optimizer, DENSE_OPTIMIZERS)
     for table in model.tables:
         _check_optimizer(f"table {table.name!r}", table.optimizer, TABLE_OPTIMIZERS)

@@ -1,0 +1,139 @@
+"""Click logs in Criteo's layouts: a label, 13 counts, 26 categories in hexadecimal.
+
+Two layouts are told apart by the first line. The raw Kaggle layout has no header and TAB between columns. The CSV layout
+has the header ``label,I1,...,C26`` and commas (``criteo_sample.csv`` of DeepCTR). The rules for both:
+
+* label: 0 or 1.
+* count: a whole number, ``7`` or ``7.0``. Feature log(1 + count); negative counts count as 0, and so does a
+  missing one.
+* category: 1 to 16 hexadecimal digits. Row = value modulo the rows of the table ("hashing trick"); a missing one is
+  row 0, which it shares with the values that the modulo sends there.
+* blank lines are skipped; the last line needs no line end.
+
+All rows are checked when the file is opened, and kept in memory (164 bytes a row): use ``limit`` for a part of a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from executor.data.batch import Batch, dense_width
+from problem.errors import BadInput
+from problem.model import Model
+
+COUNTS = 13
+CATEGORIES = 26
+COLUMNS = ("label", *(f"I{i}" for i in range(1, COUNTS + 1)), *(f"C{i}" for i in range(1, CATEGORIES + 1)))
+
+_HEXADECIMAL = re.compile("[0-9a-fA-F]{1,16}").fullmatch
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}(\.0*)?").fullmatch
+
+
+class CriteoTsv:
+    """Batches from a file in one of Criteo's layouts, read round and round.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    model : Model
+        Needs 13 dense features and 26 tables, in the order of the file's categories, with one id per sample.
+    limit : int, optional
+        Read at most so many rows.
+
+    Raises
+    ------
+    BadInput
+        If the model has another shape, the file cannot be read or has no rows, or a line breaks a rule: names file,
+        line, column and value.
+    """
+
+    def __init__(self, path: str | Path, model: Model, limit: int | None = None) -> None:
+        _check_model(path, model)
+        self._names = tuple(table.name for table in model.tables)
+        rows = list(islice(_rows(path), limit))
+        if not rows:
+            raise BadInput(path, "rows", 0, "the file must have at least one row")
+        labels, counts, categories = zip(*rows, strict=True)
+        self._labels = np.array(labels, np.float32)
+        self._dense = np.log1p(np.maximum(np.array(counts, np.float64), 0.0)).astype(np.float32)
+        sizes = np.array([table.rows for table in model.tables], np.uint64)
+        self._ids = (np.array(categories, np.uint64) % sizes).astype(np.int32)
+
+    def __len__(self) -> int:
+        """Rows of the file."""
+        return len(self._labels)
+
+    def batch(self, index: int, size: int) -> Batch:
+        """Return batch number ``index``: rows index * size and on; the first row follows the last."""
+        chosen = (index * size + np.arange(size)) % len(self)
+        ids = self._ids[chosen]
+        columns = {name: np.ascontiguousarray(ids[:, i : i + 1]) for i, name in enumerate(self._names)}
+        return Batch(self._dense[chosen], columns, self._labels[chosen])
+
+
+def _check_model(path: str | Path, model: Model) -> None:
+    """Refuse a model that Criteo's columns do not fit."""
+    if dense_width(model) != COUNTS:
+        raise BadInput(path, f"model {model.name!r}, dense features", dense_width(model), f"Criteo data has {COUNTS}")
+    if len(model.tables) != CATEGORIES:
+        raise BadInput(path, f"model {model.name!r}, tables", len(model.tables), f"Criteo data has {CATEGORIES}")
+    for table in model.tables:
+        if table.ids_per_sample != 1:
+            field = f"model {model.name!r}, ids per sample of table {table.name!r}"
+            raise BadInput(path, field, table.ids_per_sample, "Criteo data has 1")
+
+
+def _rows(path: str | Path) -> Iterator[tuple[int, list[int], list[int]]]:
+    """Yield label, counts and categories of each row."""
+    try:
+        with Path(path).open(encoding="utf-8") as lines:
+            separator = "\t"
+            for number, line in enumerate(lines, start=1):
+                text = line.rstrip("\n")
+                if number == 1 and text.startswith("label,I1"):
+                    separator = ","
+                    _check_header(path, text)
+                elif text.strip(" "):  # not strip(): a row of nothing but TABs is a row, without a label
+                    yield _row(path, number, text.split(separator))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(path, "file", str(error), "must be a readable text file in Criteo's layout") from error
+
+
+def _check_header(path: str | Path, text: str) -> None:
+    names = text.split(",")
+    for index, name in enumerate(COLUMNS):
+        if names[index : index + 1] != [name]:
+            raise BadInput(path, f"line 1, column {index + 1}", "".join(names[index : index + 1]), f"must be {name}")
+
+
+def _row(path: str | Path, line: int, fields: list[str]) -> tuple[int, list[int], list[int]]:
+    if len(fields) != len(COLUMNS):
+        missing = f" (the first that is missing is {COLUMNS[len(fields)]})" if len(fields) < len(COLUMNS) else ""
+        raise BadInput(path, f"line {line}, columns", len(fields), f"must be {len(COLUMNS)}{missing}")
+    if fields[0] not in {"0", "1"}:
+        raise BadInput(path, f"line {line}, column label", fields[0], "must be 0 or 1")
+    counts = [_count(path, line, index, fields[index]) for index in range(1, COUNTS + 1)]
+    return int(fields[0]), counts, [_category(path, line, i, fields[i]) for i in range(COUNTS + 1, len(COLUMNS))]
+
+
+def _count(path: str | Path, line: int, column: int, text: str) -> int:
+    if not text:
+        return 0
+    if not _WHOLE(text):
+        raise BadInput(path, f"line {line}, column {COLUMNS[column]}", text, "must be a whole number or empty")
+    return int(text.partition(".")[0])
+
+
+def _category(path: str | Path, line: int, column: int, text: str) -> int:
+    if not text:
+        return 0
+    if not _HEXADECIMAL(text):
+        allowed = "must be 1 to 16 hexadecimal digits or empty"
+        raise BadInput(path, f"line {line}, column {COLUMNS[column]}", text, allowed)
+    return int(text, 16)

@@ -1,0 +1,204 @@
+"""The untransformed graph in one process: what every distributed run is checked against.
+
+Operators run in graph order, backward in reverse graph order, with the very kernels of the distributed executor, so that a
+run of the same shapes in the same order gives the same bits. Two things can be told to the oracle because they change the
+order of floating-point additions: how the gradients of a tensor's consumers are grouped (``partial_sums``), and how a
+table is cut into row ranges (``row_ranges``). Knows nothing of plans, programs or processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from executor.arrays import Floats
+from executor.data.batch import Batch, check_batch
+from executor.kernels import Kernel, by_distinct_input, make_kernel
+from executor.kernels_sparse import pool, update_rows
+from executor.kernels_update import update_dense
+from executor.metrics import Metrics, measure
+from executor.parameters import Parameters, allocate_rows
+from problem.graph import Kind, Operator
+from problem.model import Model
+
+Groups = Mapping[str, Sequence[Sequence[str]]]
+
+
+class Oracle:
+    """Trains a model, one batch a step, in this process.
+
+    Parameters
+    ----------
+    model : Model
+        The model; its learning rate and optimizers are used.
+    seed : int
+        Seed of the start values.
+    partial_sums : Mapping of str to sequence of sequence of str, optional
+        For a tensor (operator name) the consumers of its gradient in groups: the parts of a group are added in order,
+        then the groups' sums in order. Without it, parts are added in the order in which backward reaches the
+        consumers (reverse graph order).
+    row_ranges : Mapping of str to sequence of (int, int), optional
+        For a table the row ranges (begin, end) whose partial sums make up a pooled embedding, added in order.
+
+    Raises
+    ------
+    UnsupportedModel
+        If the executor lacks a kernel or an update for a part of the model.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        seed: int = 0,
+        *,
+        partial_sums: Groups | None = None,
+        row_ranges: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+    ) -> None:
+        self.model = model
+        #: Dense parameters and their optimizer state.
+        self.parameters = Parameters(model)
+        self.parameters.initialise(seed)
+        #: Gradients of the dense parameters of the latest step, by operator, flat.
+        self.gradients = {name: np.zeros_like(self.parameters.flat(name)) for name in self.parameters.operators}
+        #: Tables, whole, with their optimizer state.
+        self.tables = {table.name: allocate_rows(table, 0, table.rows) for table in model.tables}
+        for held in self.tables.values():
+            held.initialise(seed)
+        #: Gradients of the latest step with respect to each operator's output, where one is needed.
+        self.d_outputs: dict[str, Floats] = {}
+        self._groups = dict(partial_sums or {})
+        self._row_ranges = dict(row_ranges or {})
+        self._kernels: dict[int, dict[str, Kernel]] = {}
+
+    def step(self, batch: Batch) -> float:
+        """Train on one batch: forward, backward, update. Return its mean loss before the update.
+
+        Raises
+        ------
+        BadInput
+            If the batch does not fit the model.
+        """
+        loss = self.backward(batch)
+        self.update(batch)
+        return loss
+
+    def backward(self, batch: Batch) -> float:
+        """Run forward and backward; leave ``gradients`` and ``d_outputs``, change no parameter. Return the mean loss."""
+        outputs = self._forward(batch)
+        parts: dict[str, dict[str, Floats]] = {op.name: {} for op in self.model.graph}
+        loss = 0.0
+        for op in reversed(self.model.graph.operators):
+            if op.kind is Kind.LOSS:
+                loss = float(outputs[op.name][0])
+                d_output: Floats | None = np.full(1, 1.0 / len(batch), np.float32)
+            else:
+                d_output = self._summed(op.name, parts[op.name])
+            if d_output is not None and self.model.graph.needs_gradient[op.name]:
+                self.d_outputs[op.name] = d_output
+                self._backward_op(op, batch, outputs, d_output, parts)
+        return loss
+
+    def update(self, batch: Batch) -> None:
+        """Apply the gradients that ``backward`` of the same batch left."""
+        rate = self.model.learning_rate
+        for name in self.parameters.operators:
+            params, state = self.parameters.flat(name), self.parameters.state(name)
+            update_dense(self.model.optimizer, params, state, self.gradients[name], rate)
+        for op in self.model.graph:
+            if op.kind is Kind.LOOKUP and op.name in self.d_outputs:
+                update_rows(self.tables[op.table], batch.ids[op.table], self.d_outputs[op.name], rate)
+
+    def logits(self, batch: Batch) -> Floats:
+        """Return the logits that go into the loss, (B,), a copy."""
+        loss = next(op for op in self.model.graph if op.kind is Kind.LOSS)
+        return self._forward(batch)[loss.inputs[0]][:, 0].copy()
+
+    def predict(self, batch: Batch) -> Floats:
+        """Return click probabilities, (B,)."""
+        return np.exp(-np.logaddexp(np.float32(0.0), -self.logits(batch)))
+
+    def evaluate(self, batches: Iterable[Batch]) -> Metrics:
+        """Return the metrics over all samples of some batches, at least one; changes no parameter."""
+        pairs = [(self.logits(batch), batch.labels) for batch in batches]
+        logits, labels = zip(*pairs, strict=True)
+        return measure(np.concatenate(logits), np.concatenate(labels))
+
+    def _forward(self, batch: Batch) -> dict[str, Floats]:
+        """Return the output of every operator."""
+        check_batch(batch, self.model)
+        kernels = self._kernels_for(len(batch))
+        outputs: dict[str, Floats] = {}
+        for op in self.model.graph:
+            if op.kind is Kind.LOOKUP:
+                outputs[op.name] = self._pooled(op, batch)
+            else:
+                outputs[op.name] = kernels[op.name].forward(_inputs(op, batch, outputs), self._flat(op))
+        return outputs
+
+    def _backward_op(
+        self,
+        op: Operator,
+        batch: Batch,
+        outputs: Mapping[str, Floats],
+        d_output: Floats,
+        parts: Mapping[str, dict[str, Floats]],
+    ) -> None:
+        """Run backward of one operator and hand its inputs their parts of the gradient."""
+        if op.kind is Kind.LOOKUP:
+            return
+        needs = [self.model.graph.needs_gradient[name] for name in op.inputs]
+        inputs, kernel = _inputs(op, batch, outputs), self._kernels_for(len(batch))[op.name]
+        grads = self.gradients.get(op.name, _NOTHING)
+        for name, part in by_distinct_input(
+            op, kernel.backward(d_output, inputs, self._flat(op), grads, needs)
+        ).items():
+            parts[name][op.name] = part
+
+    def _summed(self, name: str, parts: Mapping[str, Floats]) -> Floats | None:
+        """Add the parts of a gradient in the order that was asked for; None if there is no part."""
+        groups = self._groups.get(name, [list(parts)])
+        sums = [_sum([parts[consumer] for consumer in group]) for group in groups if group]
+        return _sum(sums) if sums else None
+
+    def _pooled(self, op: Operator, batch: Batch) -> Floats:
+        """Return the pooled embeddings of one table, (B, dim)."""
+        held, ids = self.tables[op.table], batch.ids[op.table]
+        ranges = self._row_ranges.get(op.table, [(0, len(held.rows))])
+        partial = np.empty((len(ranges), len(batch), held.table.dim), np.float32)
+        for out, (begin, end) in zip(partial, ranges, strict=True):
+            pool(held.rows[begin:end], begin, ids, out)
+        return _sum(list(partial))
+
+    def _kernels_for(self, size: int) -> dict[str, Kernel]:
+        """Return the kernels for a batch size, made when first needed."""
+        if size not in self._kernels:
+            graph = self.model.graph
+            self._kernels[size] = {
+                op.name: make_kernel(op, [graph[name].width for name in op.inputs], size)
+                for op in graph
+                if op.kind is not Kind.LOOKUP
+            }
+        return self._kernels[size]
+
+    def _flat(self, op: Operator) -> Floats:
+        return self.parameters.flat(op.name) if op.parameters else _NOTHING
+
+
+_NOTHING: Floats = np.zeros(0, np.float32)
+
+
+def _inputs(op: Operator, batch: Batch, outputs: Mapping[str, Floats]) -> list[Floats]:
+    """Return what an operator consumes: outputs, and from the batch the dense features or the labels."""
+    if op.kind is Kind.DENSE_INPUT:
+        return [batch.dense]
+    inputs = [outputs[name] for name in op.inputs]
+    return [*inputs, batch.labels] if op.kind is Kind.LOSS else inputs
+
+
+def _sum(parts: Sequence[Floats]) -> Floats:
+    """Add arrays from left to right, into the first."""
+    total = parts[0]
+    for part in parts[1:]:
+        np.add(total, part, out=total)
+    return total
