@@ -7,8 +7,8 @@
     clock is never behind the message it got. So a worker counts as having a core of its own even when workers outnumber
     cores and others load the machine. Waiting costs nothing but what the schedule makes it cost.
 ``paced``
-    The same virtual clock, but an instruction advances it by a given duration and the worker sleeps until the wall clock
-    has caught up. It tests the schedule alone: the durations are an input.
+    The same virtual clock, but an instruction advances it by a given duration and the worker sleeps until the wall
+    clock has caught up. It tests the schedule alone: the durations are an input.
 """
 
 from __future__ import annotations
@@ -39,33 +39,43 @@ class Clock:
     def __init__(self, kind: ClockKind, epoch: float) -> None:
         self.kind, self.epoch = kind, epoch
         self.now = 0.0
+        self.used = 0.0
+        self._duration = 0.0
         self._mark = time.thread_time()
 
-    def begin(self) -> None:
-        """Start to measure an instruction."""
+    @property
+    def wall(self) -> float:
+        """Seconds on the wall since the epoch."""
+        return time.perf_counter() - self.epoch
+
+    def begin(self, duration: float = 0.0) -> None:
+        """Start to measure an instruction; ``duration`` is what it shall take (paced clock only)."""
+        self.used, self._duration = 0.0, duration
         self._mark = time.thread_time()
         if self.kind is ClockKind.WALL:
-            self.now = time.perf_counter() - self.epoch
+            self.now = self.wall
 
-    def lap(self) -> float:
-        """Book the CPU time since the last call; return it."""
+    def lap(self) -> None:
+        """Bring the clock up to date: book the CPU time since the last call."""
         mark = time.thread_time()
-        used, self._mark = mark - self._mark, mark
+        spent, self._mark = mark - self._mark, mark
+        self.used += spent
         if self.kind is ClockKind.CPU:
-            self.now += used
+            self.now += spent
         elif self.kind is ClockKind.WALL:
-            self.now = time.perf_counter() - self.epoch
-        return used
+            self.now = self.wall
+        else:
+            self._pace()
 
     def meet(self, other: float) -> None:
         """Take in a message: whoever receives it is not earlier than the message."""
         if self.kind is not ClockKind.WALL and other > self.now:
             self.now = other
 
-    def pace(self, duration: float) -> None:
-        """Paced clock only: advance by a modelled duration and sleep until the wall clock has caught up."""
-        if self.kind is ClockKind.PACED:
-            self.now += duration
-            ahead = self.epoch + self.now - time.perf_counter()
-            if ahead > 0:
-                time.sleep(ahead)
+    def _pace(self) -> None:
+        """Advance by what is left of the given duration and sleep until the wall clock has caught up."""
+        self.now += self._duration
+        self._duration = 0.0
+        ahead = self.now - self.wall
+        if ahead > 0:
+            time.sleep(ahead)

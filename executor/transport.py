@@ -16,7 +16,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ class Progress(Protocol):
         """Note whether the worker waits for a peer."""
 
 
-def shared_array(shape: tuple[int, ...], dtype: type[np.generic]) -> npt.NDArray[np.generic]:
+def shared_array(shape: tuple[int, ...], dtype: type[np.generic]) -> npt.NDArray[Any]:
     """Return a zeroed array in anonymous memory that forked processes share."""
     count = int(np.prod(shape, dtype=np.int64))
     size = max(1, count) * np.dtype(dtype).itemsize
@@ -124,7 +124,7 @@ class Channel:
         clock.meet(self._bell.get(progress))
         arrays = self._slots[self._received % SLOTS]
         self._received += 1
-        return arrays  # type: ignore[return-value]
+        return arrays
 
     def _give_back(self, now: float) -> None:
         with contextlib.suppress(PeerGone):  # the sender has sent all it had to

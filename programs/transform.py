@@ -102,13 +102,13 @@ def backward_order(graph: Graph) -> tuple[Operator, ...]:
 
 
 def summation_order(plan: Plan, rank: int) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """For each tensor, its consumers grouped by place: groups are summed on their own, then one after the other.
+    """For each tensor that has a gradient, its consumers grouped by place: groups are summed on their own, then one after the other.
 
     The group of the producer's own place comes first, the others in the order in which the backward pass reaches them.
     """
     graph, visited = plan.model.graph, {op.name: i for i, op in enumerate(backward_order(plan.model.graph))}
     groups: dict[str, tuple[tuple[str, ...], ...]] = {}
-    for op in graph:
+    for op in (op for op in graph if graph.needs_gradient[op.name]):
         by_place: dict[Place, list[str]] = defaultdict(list)
         home = _home(plan, rank, op)
         by_place[home] = []

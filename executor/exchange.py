@@ -1,0 +1,135 @@
+"""The instructions that need several workers at once: all-reduce, updates in rank order, and the elastic exchange.
+
+All sums are taken in a fixed order (rank order, server order), so synchronous runs repeat to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from executor.arrays import Floats
+from executor.clock import Clock
+from executor.parameters import Parameters
+from executor.state import Record
+from executor.transport import Channel
+from executor.wiring import Label, Wiring, copies_at, node_of
+from problem.graph import FLOAT_BYTES
+from programs.collectives import slices
+from programs.instructions import AllReduce, SyncStep
+from programs.workers import Worker
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A worker's hands on its channels.
+
+    Parameters
+    ----------
+    worker : Worker
+        Who.
+    wiring : Wiring
+        All channels.
+    clock : Clock
+        The worker's clock.
+    record : Record
+        Where it notes that it waits.
+    """
+
+    worker: Worker
+    wiring: Wiring
+    clock: Clock
+    record: Record
+
+    def channel(self, label: Label) -> Channel:
+        """Channel by label."""
+        return self.wiring.channels[label]
+
+    def send(self, label: Label, arrays: Sequence[Floats] = ()) -> None:
+        """Send one message."""
+        self.channel(label).send(arrays, self.clock, self.record)
+
+    def receive(self, label: Label) -> list[Any]:
+        """Receive one message; its arrays stay valid until the next of the channel."""
+        return self.channel(label).receive(self.clock, self.record)
+
+
+def all_reduce(end: Endpoint, instruction: AllReduce, buffer: Floats) -> None:
+    """Sum ``buffer`` (elements,) over the ranks of the group in place (see ``programs.collectives``)."""
+    plan, me = end.wiring.job.plan, end.worker
+    ends = np.cumsum([0, *(size // FLOAT_BYTES for size in slices(instruction.bytes, plan.ranks))])
+    parts = [buffer[ends[r] : ends[r + 1]] for r in range(plan.ranks)]
+    others = [rank for rank in range(plan.ranks) if rank != me.rank]
+    for rank in others:
+        end.send(("scatter", me.group, me.thread, me.rank, rank), [parts[rank]])
+    received = {rank: end.receive(("scatter", me.group, me.thread, rank, me.rank))[0] for rank in others}
+    received[me.rank] = parts[me.rank].copy()
+    _sum_in_order(parts[me.rank], [received[rank] for rank in range(plan.ranks)])
+    for rank in others:
+        end.send(("gather", me.group, me.thread, me.rank, rank), [parts[me.rank]])
+    for rank in others:
+        parts[rank][...] = end.receive(("gather", me.group, me.thread, rank, me.rank))[0]
+
+
+def _sum_in_order(out: Floats, parts: Sequence[Floats]) -> None:
+    np.add(parts[0], parts[1], out=out)
+    for part in parts[2:]:
+        out += part
+
+
+def in_rank_order(end: Endpoint, action: Callable[[], None]) -> None:
+    """Run ``action`` when all copies of the place have arrived, one copy after the other; go on together."""
+    me, place = end.worker, end.worker.place
+    assert place is not None
+    copies = copies_at(end.wiring.job.plan, me.group, place, end.wiring.workers)
+    key, ranks = (me.group, str(place)), [copy.rank for copy in copies]
+    if me.rank == ranks[0]:
+        for rank in ranks[1:]:
+            end.receive(("arrive", *key, rank))
+    else:
+        end.send(("arrive", *key, me.rank))
+        end.receive(("turn", *key, me.rank - 1))
+    action()
+    if me.rank != ranks[-1]:
+        end.send(("turn", *key, me.rank))
+        end.receive(("go", *key, me.rank))
+    else:
+        for rank in ranks[:-1]:
+            end.send(("go", *key, rank))
+
+
+def elastic_exchange(end: Endpoint, step: SyncStep, parameters: Parameters) -> None:
+    """Take part in an exchange between groups: push parameters, add the elastic difference, pass it on.
+
+    x += alpha (centre - x) here, centre += alpha (x - centre) at the sync server (EASGD, Zhang, Choromanska, LeCun, 2015).
+    """
+    me = end.worker
+    servers = [s for s, names in enumerate(step.exchange) if names]
+    differences: dict[str, Floats] = {}
+    for server in servers:
+        end.send(("push", me.name, server), [parameters.flat(name) for name in step.exchange[server]])
+    for server in servers:
+        answer = end.receive(("pull", me.name, server))
+        differences |= dict(zip(step.exchange[server], answer, strict=True))
+    for name, difference in differences.items():
+        parameters.flat(name)[...] += difference
+    for follower in step.followers:
+        end.send(("follow", me.group, follower), [differences[name] for name in step.forward])
+    if step.follow:
+        received = end.receive(("follow", me.group, node_of(me)))
+        for name, difference in zip(step.follow, received, strict=True):
+            parameters.flat(name)[...] += difference
+
+
+def answer_exchange(end: Endpoint, client: str, names: Sequence[str], centre: Parameters, alpha: float) -> None:
+    """Sync server: take one client's parameters, move the centre towards them, send the client its difference."""
+    pushed = end.receive(("push", client, end.worker.rank))
+    differences = []
+    for name, values in zip(names, pushed, strict=True):
+        difference = np.multiply(centre.flat(name) - values, np.float32(alpha))
+        centre.flat(name)[...] -= difference
+        differences.append(difference)
+    end.send(("pull", client, end.worker.rank), differences)

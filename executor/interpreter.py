@@ -1,0 +1,280 @@
+"""One worker's program, with meaning: each instruction becomes an action on the tensors of the step.
+
+Instructions are bound once, before the first step, to kernels, buffers and channels; a step only runs the bound actions
+in order and writes down when each began, ended and how much CPU it used. The tensors of a step live in ``tensors`` by
+the names of ``programs.instructions``. Knows nothing of processes: a transport is whatever its endpoint does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from executor.arrays import Floats
+from executor.data.batch import Batch
+from executor.errors import NotFinite
+from executor.exchange import Endpoint, all_reduce, elastic_exchange, in_rank_order
+from executor.kernels import by_distinct_input, make_kernel
+from executor.kernels_sparse import pool, update_rows
+from executor.kernels_update import update_dense
+from executor.parameters import Parameters
+from executor.state import JobState
+from placement.plan import Plan
+from problem.graph import FLOAT_BYTES, Kind
+from programs.instructions import (
+    AllReduce,
+    Compute,
+    Instruction,
+    Lookup,
+    Metric,
+    NextBatch,
+    Recv,
+    Reduce,
+    Send,
+    SyncStep,
+    Update,
+)
+
+Action = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a worker needs besides its endpoint.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    state : JobState
+        Parameters of the job.
+    next_batch : callable
+        Takes a step number, returns the session's batch.
+    durations : sequence of float
+        Seconds of each instruction (paced clock only; empty otherwise).
+    """
+
+    plan: Plan
+    state: JobState
+    next_batch: Callable[[int], Batch]
+    durations: Sequence[float] = ()
+
+
+class Interpreter:
+    """Runs the steps of one worker.
+
+    Parameters
+    ----------
+    end : Endpoint
+        The worker and its channels.
+    context : Context
+        Plan, parameters and batches.
+    """
+
+    def __init__(self, end: Endpoint, context: Context) -> None:
+        self.end, self.context, self.step = end, context, 0
+        self.plan, self.graph, self.state = context.plan, context.plan.model.graph, context.state
+        self.tensors: dict[str, Any] = {}
+        self.labels: Floats = np.zeros(0, np.float32)
+        self.loss = 0.0
+        self.node = self._node_parameters()
+        self._allocate_gradients()
+        self.kernels: dict[str, Any] = {}
+        self.actions = [self._bind(instruction) for instruction in end.worker.program]
+
+    def _node_parameters(self) -> Parameters | None:
+        worker = self.end.worker
+        if worker.role == "server":
+            return None
+        node = worker.rank if worker.place is None else worker.place.index
+        return self.state.dense[worker.group, node]
+
+    def _allocate_gradients(self) -> None:
+        """One gradient buffer for each operator held here; those of an all-reduce side by side."""
+        held = self.node.operators if self.node is not None else ()
+        together = next((i.ops for i in self.end.worker.program if isinstance(i, AllReduce)), ())
+        order = [*together, *(name for name in held if name not in together)]
+        ends = np.cumsum([0, *(self.graph[name].parameters for name in order)])
+        self.all_gradients = np.zeros(int(ends[-1]), np.float32)
+        self.gradients = {name: self.all_gradients[ends[i] : ends[i + 1]] for i, name in enumerate(order)}
+
+    def run_step(self, step: int) -> None:
+        """Run the program once and record its times."""
+        self.step = step
+        for index in range(len(self.actions)):
+            self.run_instruction(index)
+        self.end.record.step_done(step, self.end.clock.wall)
+
+    def run_instruction(self, index: int) -> None:
+        """Run one instruction of the current step and record its start, end and CPU time."""
+        clock, record, durations = self.end.clock, self.end.record, self.context.durations
+        clock.begin(durations[index] if durations else 0.0)
+        start = clock.now
+        self.actions[index]()
+        clock.lap()
+        record.times[self.step, index] = start, clock.now, clock.used
+        record.tick()
+
+    # ---- binding: one method per instruction
+
+    def _bind(self, instruction: Instruction) -> Action:
+        match instruction:
+            case NextBatch():
+                return self._next_batch
+            case Lookup():
+                return self._bind_lookup(instruction)
+            case Compute(phase="forward"):
+                return self._bind_forward(instruction)
+            case Compute():
+                return self._bind_backward(instruction)
+            case Send():
+                return self._bind_send(instruction)
+            case Recv():
+                return self._bind_receive(instruction)
+            case Reduce():
+                return self._bind_reduce(instruction)
+            case _:
+                return self._bind_update(instruction)
+
+    def _bind_update(self, instruction: AllReduce | Update | Metric | SyncStep) -> Action:
+        match instruction:
+            case AllReduce():
+                buffer = self.all_gradients[: instruction.bytes // FLOAT_BYTES]
+                return lambda: all_reduce(self.end, instruction, buffer)
+            case Update():
+                return self._bind_apply(instruction)
+            case Metric():
+                return self._metric
+            case SyncStep():
+                return lambda: self._sync(instruction)
+
+    def _next_batch(self) -> None:
+        batch = self.context.next_batch(self.step)
+        self.labels = batch.labels
+        self.tensors["dense"] = batch.dense
+        for name, ids in batch.ids.items():
+            self.tensors[f"ids.{name}"] = ids
+
+    def _bind_lookup(self, instruction: Lookup) -> Action:
+        work = []
+        for shard, output in zip(instruction.shards, instruction.outputs, strict=True):
+            table = self.state.rows[shard]
+            assert table is not None
+            out = self.tensors[output] = np.zeros((self.plan.batch, table.table.dim), np.float32)
+            work.append((table.rows, table.row_begin, f"ids.{table.table.name}", out))
+
+        def lookup() -> None:
+            for rows, begin, ids, out in work:
+                pool(rows, begin, self.tensors[ids], out)
+
+        return lookup
+
+    def _kernel(self, name: str) -> tuple[Any, Floats]:
+        op = self.graph[name]
+        if name not in self.kernels:
+            widths = [self.graph[source].width for source in op.inputs]
+            self.kernels[name] = make_kernel(op, widths, self.plan.batch)
+        flat = self.node.flat(name) if op.parameters and self.node is not None else np.zeros(0, np.float32)
+        return self.kernels[name], flat
+
+    def _bind_forward(self, instruction: Compute) -> Action:
+        op, tensors = self.graph[instruction.op], self.tensors
+        kernel, flat = self._kernel(op.name)
+        if op.kind is Kind.LOSS:
+            return lambda: self._loss(kernel, op.inputs[0], op.name)
+        sources = ("dense",) if op.kind is Kind.DENSE_INPUT else op.inputs
+
+        def forward() -> None:
+            tensors[op.name] = kernel.forward([tensors[source] for source in sources], flat)
+
+        return forward
+
+    def _loss(self, kernel: Any, source: str, name: str) -> None:
+        self.tensors[name] = kernel.forward([self.tensors[source], self.labels], np.zeros(0, np.float32))
+        self.loss = float(np.mean(self.tensors[name], dtype=np.float64))
+
+    def _bind_backward(self, instruction: Compute) -> Action:
+        op, tensors = self.graph[instruction.op], self.tensors
+        kernel, flat = self._kernel(op.name)
+        grads = self.gradients.get(op.name, np.zeros(0, np.float32))
+        wanted = dict(zip(dict.fromkeys(op.inputs), instruction.outputs, strict=True))
+        needs = [bool(wanted[source]) for source in op.inputs]
+        scale = np.array([1.0 / (self.plan.batch * self.plan.ranks)], np.float32)
+        is_loss, sources = op.kind is Kind.LOSS, op.inputs
+
+        def backward() -> None:
+            inputs = [tensors[source] for source in sources]
+            incoming = scale if is_loss else tensors[f"d.{op.name}"]
+            if is_loss:
+                inputs.append(self.labels)
+            found = kernel.backward(incoming, inputs, flat, grads, needs)
+            for source, gradient in by_distinct_input(op, found).items():
+                tensors[wanted[source]] = gradient
+
+        return backward
+
+    def _bind_send(self, instruction: Send) -> Action:
+        worker = self.end.worker
+        label = ("session", worker.group, worker.rank, worker.thread, instruction.channel)
+        names, tensors, end = instruction.tensors, self.tensors, self.end
+        return lambda: end.send(label, [tensors[name] for name in names])
+
+    def _bind_receive(self, instruction: Recv) -> Action:
+        worker = self.end.worker
+        label = ("session", worker.group, worker.rank, worker.thread, instruction.channel)
+        names, tensors, end = instruction.tensors, self.tensors, self.end
+
+        def receive() -> None:
+            tensors.update(zip(names, end.receive(label), strict=True))
+
+        return receive
+
+    def _bind_reduce(self, instruction: Reduce) -> Action:
+        tensors, (first, second, *others) = self.tensors, instruction.parts
+        width = instruction.bytes // (self.plan.batch * FLOAT_BYTES)
+        out = np.zeros((self.plan.batch, width), np.float32)
+
+        def reduce() -> None:
+            np.add(tensors[first], tensors[second], out=out)
+            for part in others:
+                np.add(out, tensors[part], out=out)
+            tensors[instruction.target] = out
+
+        return reduce
+
+    def _bind_apply(self, instruction: Update) -> Action:
+        dense = [self._bind_dense(name) for name in instruction.ops]
+        sparse = [self._bind_sparse(shard) for shard in instruction.shards]
+
+        def apply() -> None:
+            for action in (*dense, *sparse):
+                action()
+
+        return (lambda: in_rank_order(self.end, apply)) if instruction.ordered else apply
+
+    def _bind_dense(self, name: str) -> Action:
+        assert self.node is not None
+        flat, state, grads = self.node.flat(name), self.node.state(name), self.gradients[name]
+        model = self.plan.model
+        return lambda: update_dense(model.optimizer, flat, state, grads, model.learning_rate)
+
+    def _bind_sparse(self, shard: int) -> Action:
+        held, rate = self.state.rows[shard], self.plan.model.learning_rate
+        assert held is not None
+        name, tensors = held.table.name, self.tensors
+        return lambda: update_rows(held, tensors[f"ids.{name}"], tensors[f"d.{name}"], rate)
+
+    def _metric(self) -> None:
+        self.end.record.losses[self.step] = self.loss
+        if not np.isfinite(self.loss):
+            raise NotFinite(f"loss is {self.loss} at step {self.step}")
+
+    def _sync(self, instruction: SyncStep) -> None:
+        """Exchange now if the step's number says so; a shadow worker is only woken when it does."""
+        assert self.plan.sync is not None
+        assert self.node is not None
+        if self.end.worker.role == "shadow" or (self.step + 1) % self.plan.sync.gap == 0:
+            elastic_exchange(self.end, instruction, self.node)

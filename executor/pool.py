@@ -1,0 +1,60 @@
+"""Batches of a whole run, read ahead of it: readers are decoupled from trainers and never the bottleneck.
+
+Drawn or parsed before the workers fork, which then only read; when they would take more than a limit, the pool is shorter
+than the run and is gone through again (``cycled`` says so).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from executor.data.batch import Batch, Stream
+
+#: Memory that a run's batches may take.
+LIMIT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class BatchPool:
+    """Batches of all sessions.
+
+    Parameters
+    ----------
+    batches : tuple of Batch
+        Batch ``i * sessions + s`` is the i-th of session s.
+    sessions : int
+        Number of sessions.
+    cycled : bool
+        Whether the run is longer than the pool.
+    """
+
+    batches: tuple[Batch, ...]
+    sessions: int
+    cycled: bool
+
+    def take(self, session: int, step: int) -> Batch:
+        """Return the batch of a session's step."""
+        return self.batches[(step * self.sessions + session) % len(self.batches)]
+
+
+def _size(batch: Batch) -> int:
+    return batch.dense.nbytes + batch.labels.nbytes + sum(ids.nbytes for ids in batch.ids.values())
+
+
+def read_ahead(stream: Stream, batch: int, sessions: int, steps: int, limit_bytes: int = LIMIT_BYTES) -> BatchPool:
+    """Read the batches of a run.
+
+    Parameters
+    ----------
+    stream : Stream
+        Where they come from.
+    batch, sessions, steps : int
+        Samples per batch, sessions of the job, steps of the run.
+    limit_bytes : int
+        Memory they may take; at least one step is read.
+    """
+    first = stream.batch(0, batch)
+    affordable = max(1, limit_bytes // max(1, _size(first) * sessions))
+    length = min(steps, affordable)
+    rest = (stream.batch(index, batch) for index in range(1, length * sessions))
+    return BatchPool((first, *rest), sessions, cycled=length < steps)

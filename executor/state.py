@@ -1,0 +1,157 @@
+"""What the workers of a job share: parameters by node, table rows by server, the centre, progress and records.
+
+Everything lives in anonymous shared memory that is allocated before the fork, so that every worker of a machine sees the
+same copy and nothing is left behind. Which worker may touch what follows from the programs; there is no locking (Hogwild).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from executor.arrays import Floats
+from executor.parameters import Parameters, TableRows, allocate_rows
+from executor.transport import shared_array
+from placement.plan import Plan
+from problem.model import Model
+from programs.workers import Worker
+
+#: Columns of the record of an instruction: start, end (on the run's clock), CPU seconds used.
+RECORD_COLUMNS = 3
+
+
+def shared_buffer(name: str, elements: int) -> Floats:
+    """Return zeroed float32 memory (elements,) that forked workers share; ``name`` is not used."""
+    del name
+    return shared_array((elements,), np.float32)
+
+
+@dataclass(frozen=True)
+class JobState:
+    """Parameters of a job.
+
+    Parameters
+    ----------
+    dense : Mapping of (group, node) to Parameters
+        Dense parameters held by each node of each group.
+    rows : tuple of TableRows or None
+        Rows of each shard of the plan, in plan order; None for an empty shard.
+    centre : Parameters or None
+        The EASGD centre; None with one group.
+    """
+
+    dense: Mapping[tuple[int, int], Parameters]
+    rows: tuple[TableRows | None, ...]
+    centre: Parameters | None
+
+    def initialise(self, seed: int) -> None:
+        """Set everything to its start value: the same for every copy of a parameter."""
+        for parameters in self.dense.values():
+            parameters.initialise(seed)
+        for rows in self.rows:
+            if rows is not None:
+                rows.initialise(seed)
+        if self.centre is not None:
+            self.centre.initialise(seed)
+
+
+def allocate_state(plan: Plan) -> JobState:
+    """Return zeroed shared memory for all parameters of a plan.
+
+    Raises
+    ------
+    UnsupportedModel
+        The executor has no kernel for an operator, or no update for an optimizer.
+    """
+    dense = {
+        (group, node): Parameters(plan.model, shared_buffer, held_operators(plan, node))
+        for group in range(len(plan.groups))
+        for node in range(plan.group_size)
+    }
+    rows = tuple(
+        allocate_rows(plan.model.table[s.table], s.row_begin, s.row_end, shared_buffer) if s.rows else None
+        for s in plan.shards
+    )
+    centre = Parameters(plan.model, shared_buffer) if len(plan.groups) > 1 else None
+    return JobState(dense, rows, centre)
+
+
+def held_operators(plan: Plan, node: int) -> tuple[str, ...]:
+    """Operators whose parameters a node of a group holds: its MP operators and, on a rank, the DP operators."""
+    return (plan.dp_ops if node < plan.ranks else ()) + plan.mp_ops(node)
+
+
+def gather(plan: Plan, state: JobState, group: int = 0) -> tuple[Parameters, dict[str, TableRows]]:
+    """Put the parameters back together as one un-cut model: the centre, or the replica of a group without one.
+
+    Returns
+    -------
+    tuple of Parameters and dict of str to TableRows
+        Copies of the dense parameters and of the whole tables.
+    """
+    whole = Parameters(plan.model)
+    for name in whole.operators:
+        home = 0 if plan.tags[name] == "dp" else int(plan.tags[name])
+        source = state.centre if state.centre is not None else state.dense[group, home]
+        whole.flat(name)[...] = source.flat(name)
+    return whole, _gather_rows(plan.model, state)
+
+
+def _gather_rows(model: Model, state: JobState) -> dict[str, TableRows]:
+    tables = {table.name: allocate_rows(table, 0, table.rows) for table in model.tables}
+    for shard in state.rows:
+        if shard is not None:
+            end = shard.row_begin + len(shard.rows)
+            tables[shard.table.name].rows[shard.row_begin : end] = shard.rows
+    return tables
+
+
+class Record:
+    """What a worker writes down while it runs, in shared memory.
+
+    Parameters
+    ----------
+    worker : Worker
+        The worker.
+    steps : int
+        Steps of the run.
+    """
+
+    def __init__(self, worker: Worker, steps: int) -> None:
+        self.worker = worker
+        shape = (steps, max(1, len(worker.program)), RECORD_COLUMNS)
+        self.times: npt.NDArray[np.float64] = shared_array(shape, np.float64)
+        self.wall_ends: npt.NDArray[np.float64] = shared_array((steps,), np.float64)
+        self.losses: npt.NDArray[np.float64] = shared_array((steps,), np.float64)
+        self._live: npt.NDArray[np.int64] = shared_array((3,), np.int64)
+
+    def waiting(self, yes: bool) -> None:
+        """Note that the worker starts or stops waiting for a peer."""
+        self._live[1] = yes
+
+    def tick(self) -> None:
+        """Note that an instruction has ended."""
+        self._live[0] += 1
+
+    def step_done(self, step: int, wall: float) -> None:
+        """Note that a step has ended at ``wall`` seconds since the start of the job."""
+        self.wall_ends[step] = wall
+        self._live[2] = step + 1
+
+    @property
+    def ticks(self) -> int:
+        """Instructions that have ended so far."""
+        return int(self._live[0])
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the worker waits for a peer."""
+        return bool(self._live[1])
+
+    @property
+    def steps_done(self) -> int:
+        """Steps that have ended so far."""
+        return int(self._live[2])

@@ -1,0 +1,191 @@
+"""Who is connected with whom: every channel of a job, made before the fork.
+
+Derived from the programs alone. A channel is found by a label; its two ends are worker names, so that each process can close
+what is not its own. Knows nothing of what the messages mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from executor.transport import Channel, Layout, Pipe, keep_only
+from placement.plan import Plan
+from problem.cluster import Node
+from problem.graph import FLOAT_BYTES
+from programs.collectives import slices
+from programs.instructions import AllReduce, Place, Send, SyncStep, Update
+from programs.transform import JobPrograms
+from programs.verify import tensor_bytes
+from programs.workers import Worker, workers
+
+Label = tuple[str | int, ...]
+
+
+@dataclass
+class Wiring:
+    """All workers of a job and the channels between them.
+
+    Parameters
+    ----------
+    job : JobPrograms
+        The programs.
+    workers : tuple of Worker
+        Its workers.
+    channels : dict of label to Channel
+        Labels: ``("session", group, rank, thread, channel)``; ``("scatter" | "gather", group, thread, from, to)`` of an
+        all-reduce; ``("arrive" | "turn" | "go", group, place, rank)`` of an ordered update; ``("push" | "pull", client,
+        server)`` and ``("follow", group, node)`` of an exchange.
+    triggers : dict of shadow worker to Pipe
+        Starts the exchanges of a shadow worker; written by thread 0 of the group's rank 0.
+    """
+
+    job: JobPrograms
+    workers: tuple[Worker, ...]
+    channels: dict[Label, Channel] = field(default_factory=dict)
+    triggers: dict[str, Pipe] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Close every end in this process; the supervisor does so once the workers run."""
+        keep_only(set(), self.descriptors("")[1])
+
+    def descriptors(self, worker: str) -> tuple[set[int], set[int]]:
+        """File descriptors that a worker uses, and all there are."""
+        used, everything = set[int](), set[int]()
+        for channel in self.channels.values():
+            mine, both = channel.ends(worker)
+            used |= mine
+            everything |= both
+        for shadow, pipe in self.triggers.items():
+            everything |= {pipe.read_end, pipe.write_end}
+            if worker == shadow:
+                used.add(pipe.read_end)
+            elif worker == _trigger_source(shadow):
+                used.add(pipe.write_end)
+        return used, everything
+
+
+def wire(job: JobPrograms) -> Wiring:
+    """Make all channels of a job."""
+    found = workers(job)
+    wiring = Wiring(job, found)
+    for worker in found:
+        for label, channel in _channels_of(job, worker, found):
+            wiring.channels[label] = channel
+        if worker.role == "shadow":
+            wiring.triggers[worker.name] = Pipe()
+    return wiring
+
+
+def _trigger_source(shadow: str) -> str:
+    return f"{shadow.partition('/')[0]}/n0/t0"
+
+
+def link_seconds(source: Node, target: Node, size: int) -> float:
+    """Time that the emulated network adds to a message: 0 on one host, else latency + bytes / slower NIC (no sharing)."""
+    if source.host == target.host:
+        return 0.0
+    rate = min(source.nic_bytes_per_second, target.nic_bytes_per_second)
+    return max(source.latency_seconds, target.latency_seconds) + size / rate
+
+
+def _connect(source: Worker, target: Worker, layout: Layout) -> Channel:
+    size = sum(int(np.prod(shape)) * FLOAT_BYTES for shape, _ in layout)
+    return Channel(source.name, target.name, layout, link_seconds(source.node, target.node, size))
+
+
+def _floats(elements: int) -> Layout:
+    return [((elements,), np.float32)]
+
+
+def _channels_of(job: JobPrograms, worker: Worker, everybody: tuple[Worker, ...]) -> Iterator[tuple[Label, Channel]]:
+    """Channels that begin at a worker (and the answers of a sync server to it)."""
+    for instruction in worker.program:
+        match instruction:
+            case Send():
+                yield _session_channel(job, worker, instruction, everybody)
+            case AllReduce():
+                yield from _all_reduce_channels(job.plan, worker, instruction, everybody)
+            case Update(ordered=True):
+                yield from _turn_channels(job.plan, worker, everybody)
+            case SyncStep():
+                yield from _sync_channels(job.plan, worker, instruction, everybody)
+            case _:
+                pass
+
+
+def _session_channel(
+    job: JobPrograms, worker: Worker, send: Send, everybody: tuple[Worker, ...]
+) -> tuple[Label, Channel]:
+    session = (worker.group, worker.rank, worker.thread)
+    peer = next(w for w in everybody if (w.group, w.rank, w.thread) == session and w.place == send.peer)
+    layout = [tensor_layout(job, name) for name in send.tensors]
+    return ("session", *session, send.channel), _connect(worker, peer, layout)
+
+
+def tensor_layout(job: JobPrograms, name: str) -> tuple[tuple[int, ...], type[np.float32] | type[np.int32]]:
+    """Shape and element type of a tensor of one session's step."""
+    rows = job.plan.batch
+    dtype = np.int32 if name.startswith("ids.") and name not in job.plan.model.graph else np.float32
+    return (rows, tensor_bytes(job, name) // (rows * FLOAT_BYTES)), dtype
+
+
+def _all_reduce_channels(
+    plan: Plan, worker: Worker, instruction: AllReduce, everybody: tuple[Worker, ...]
+) -> Iterator[tuple[Label, Channel]]:
+    sizes = [size // FLOAT_BYTES for size in slices(instruction.bytes, plan.ranks)]
+    for peer in everybody:
+        if peer.role == "rank" and (peer.group, peer.thread) == (worker.group, worker.thread) and peer is not worker:
+            ends = (worker.group, worker.thread, worker.rank, peer.rank)
+            yield ("scatter", *ends), _connect(worker, peer, _floats(sizes[peer.rank]))
+            yield ("gather", *ends), _connect(worker, peer, _floats(sizes[worker.rank]))
+
+
+def copies_at(plan: Plan, group: int, place: Place, everybody: tuple[Worker, ...]) -> list[Worker]:
+    """Workers that run a place's programs in a group (thread 0), by rank: what an ordered update puts in order."""
+    found = [
+        w
+        for w in everybody
+        if w.group == group and w.thread == 0 and w.place is not None and _same_machine(w.place, place)
+    ]
+    return sorted(found, key=lambda w: w.rank)
+
+
+def _same_machine(a: Place, b: Place) -> bool:
+    return a.index == b.index and (a.role == "server") == (b.role == "server")
+
+
+def _turn_channels(plan: Plan, worker: Worker, everybody: tuple[Worker, ...]) -> Iterator[tuple[Label, Channel]]:
+    assert worker.place is not None
+    copies, key = copies_at(plan, worker.group, worker.place, everybody), (worker.group, str(worker.place))
+    for label, target in (("arrive", copies[0]), ("turn", copies[(worker.rank + 1) % len(copies)])):
+        if target is not worker and not (label == "turn" and worker is copies[-1]):
+            yield (label, *key, worker.rank), _connect(worker, target, ())
+    if worker is copies[-1]:
+        for other in copies[:-1]:
+            yield ("go", *key, other.rank), _connect(worker, other, ())
+
+
+def _sync_channels(
+    plan: Plan, worker: Worker, step: SyncStep, everybody: tuple[Worker, ...]
+) -> Iterator[tuple[Label, Channel]]:
+    graph = plan.model.graph
+    for server in (w for w in everybody if w.role == "sync" and step.exchange and step.exchange[w.rank]):
+        layout = [((graph[name].parameters,), np.float32) for name in step.exchange[server.rank]]
+        yield ("push", worker.name, server.rank), _connect(worker, server, layout)
+        yield ("pull", worker.name, server.rank), _connect(server, worker, layout)
+    for follower in step.followers:
+        target = next(w for w in everybody if w.group == worker.group and _syncs(w) and node_of(w) == follower)
+        layout = [((graph[name].parameters,), np.float32) for name in step.forward]
+        yield ("follow", worker.group, follower), _connect(worker, target, layout)
+
+
+def _syncs(worker: Worker) -> bool:
+    return any(isinstance(i, SyncStep) for i in worker.program)
+
+
+def node_of(worker: Worker) -> int:
+    """Index, in its group, of the node that a worker runs on."""
+    return worker.rank if worker.place is None else worker.place.index

@@ -1,0 +1,101 @@
+"""The main loop of each kind of worker, from its first step to its last. Runs inside the worker's own process."""
+
+from __future__ import annotations
+
+import select
+
+from executor.errors import PeerGone
+from executor.exchange import Endpoint, answer_exchange
+from executor.interpreter import Context, Interpreter
+from placement.plan import Plan
+from programs.workers import Worker
+
+
+def steps_of(plan: Plan, worker: Worker, steps: int) -> int:
+    """Number of times that a worker runs its program in a job of ``steps`` steps."""
+    if worker.role == "shadow":
+        assert plan.sync is not None
+        return steps // plan.sync.gap
+    return 0 if worker.role == "sync" else steps
+
+
+def run_worker(end: Endpoint, context: Context, steps: int) -> None:
+    """Run a worker to its end.
+
+    Raises
+    ------
+    PeerGone
+        A worker that this one waits for has ended.
+    NotFinite
+        The loss is not finite.
+    """
+    if end.worker.role == "sync":
+        _serve_exchanges(end, context)
+    elif end.worker.role == "shadow":
+        _run_shadow(end, context, steps)
+    else:
+        _run_session(end, context, steps)
+
+
+def _run_session(end: Endpoint, context: Context, steps: int) -> None:
+    interpreter, me = Interpreter(end, context), end.worker
+    leads = me.role == "rank" and me.rank == me.thread == 0
+    shadows = [pipe for name, pipe in end.wiring.triggers.items() if leads and name.startswith(f"g{me.group}/")]
+    gap = context.plan.sync.gap if context.plan.sync is not None else 1
+    for step in range(steps):
+        interpreter.run_step(step)
+        if (step + 1) % gap == 0:
+            for pipe in shadows:
+                pipe.put(end.clock.now)
+
+
+def _run_shadow(end: Endpoint, context: Context, steps: int) -> None:
+    """Exchange each time that thread 0 of the group's first rank has made ``gap`` more steps; never make it wait."""
+    interpreter, trigger = Interpreter(end, context), end.wiring.triggers[end.worker.name]
+    for number in range(steps_of(context.plan, end.worker, steps)):
+        end.clock.meet(trigger.get(end.record))
+        interpreter.run_step(number)
+
+
+def _serve_exchanges(end: Endpoint, context: Context) -> None:
+    """Answer exchanges as they come until all clients have gone."""
+    centre, sync = context.state.centre, context.plan.sync
+    assert centre is not None
+    assert sync is not None
+    clients = {
+        channel.bell_fd: (channel.source, _exchanged(end, channel.source))
+        for label, channel in end.wiring.channels.items()
+        if label[0] == "push" and label[2] == end.worker.rank
+    }
+    poll = select.poll()
+    for descriptor in clients:
+        poll.register(descriptor, select.POLLIN)
+    open_clients = set(clients)
+    while open_clients:
+        end.record.waiting(True)
+        events = poll.poll()
+        end.record.waiting(False)
+        for descriptor, _ in events:
+            try:
+                end.clock.begin()
+                answer_exchange(end, *clients[descriptor], centre, sync.alpha)
+                end.record.tick()
+            except PeerGone:
+                poll.unregister(descriptor)
+                open_clients.discard(descriptor)
+
+
+def _exchanged(end: Endpoint, client: str) -> tuple[str, ...]:
+    """Operators whose centre this server holds and the client exchanges."""
+    program = next(worker.program for worker in end.wiring.workers if worker.name == client)
+    return next(i.exchange[end.worker.rank] for i in program if hasattr(i, "exchange"))
+
+
+def session_number(plan: Plan, worker: Worker) -> int:
+    """Number of a worker's session: by group, then rank, then thread."""
+    return (worker.group * plan.ranks + worker.rank) * plan.hogwild + worker.thread
+
+
+def sessions(plan: Plan) -> int:
+    """Number of sessions of a job."""
+    return len(plan.groups) * plan.ranks * plan.hogwild
