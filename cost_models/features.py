@@ -1,13 +1,13 @@
 """What the cost of an operator of an unseen shape may depend on: named non-negative features for each kind and phase.
 
 Physical terms, so that a fit with non-negative coefficients extrapolates sanely: arithmetic, arithmetic rounded up to
-the kernel's tile, each operand's size, rows of tables that do not fit in the cache. The lists are those that gave the
-smallest held-out errors in the study behind docs/costs.md. Knows nothing of seconds or fits.
+the kernel's tile, each operand's size, rows of tables that are not in the cache. docs/costs.md has the held-out errors
+that they give. Knows nothing of seconds or fits.
 """
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, expm1
 
 from problem.errors import HiertrainError
 from problem.graph import Kind, Operator
@@ -95,9 +95,16 @@ def _cross(op: Operator, phase: str, batch: int) -> dict[str, float]:
 
 
 def _table(table: EmbeddingTable, batch: int) -> dict[str, float]:
-    """Features of pooling or updating ``l`` rows of ``d`` elements a sample; ``cold`` ones when the cache is small."""
+    """Features of pooling or updating ``l`` rows of ``d`` elements a sample.
+
+    ``touched`` are the distinct rows that a batch meets, the ones that are not in the cache yet: rows * (1 - exp(-batch *
+    l / rows)) for uniform ids (skew is the same for all tables of a model, so it goes into the coefficient). ``cold``
+    ones grow from 0 as the table outgrows the cache.
+    """
     ids, d = table.ids_per_sample, table.dim
     cold = max(0.0, 1 - CACHE_BYTES / table.total_bytes)
+    touched = -table.rows * expm1(-batch * ids / table.rows)
     counts = {"l": ids, "bl": batch * ids, "bld": batch * ids * d, "bd": batch * d}
     misses = {"cold_bl": cold * batch * ids, "cold_bld": cold * batch * ids * d}
-    return {"call": 1.0, **{name: float(value) for name, value in (counts | misses).items()}}
+    rows = {"touched": touched, "touched_d": touched * d}
+    return {"call": 1.0, **{name: float(value) for name, value in (counts | misses | rows).items()}}
