@@ -1,0 +1,1 @@
+"""Instructions given DURATION: discrete events on SimPy; network, cores, parameter servers, background sync."""

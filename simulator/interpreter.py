@@ -1,0 +1,293 @@
+"""Runs the primitives of all workers on one clock.
+
+A worker goes through its primitives until one makes it wait; what it waited for calls it on. There is one event per
+primitive that takes time and none for the others. Workers that can go on at the same instant do so in the order in which
+they were called on. Knows nothing of costs (``simulator.lowering``) nor of what the times are used for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from simulator.engine import Engine
+from simulator.errors import Deadlock
+from simulator.lowering import Lowering
+from simulator.network import Network
+from simulator.primitives import Await, Emit, Enter, EveryGap, Leave, Mailbox, Message, Part, Primitive, Turnstile, Work
+from simulator.runner import Runner, Shadow, SyncServer
+
+
+class Interpreter:
+    """Carries out the programs of a job.
+
+    Parameters
+    ----------
+    engine : Engine
+        The clock.
+    network : Network
+        Carries the messages.
+    lowering : Lowering
+        Says what an answer of a sync server costs.
+    steps : int
+        Steps that every session makes; may be lowered while running (:meth:`finish_early`).
+    record : bool
+        Whether to keep the end of every instruction.
+    on_step : callable
+        Called with a runner at the end of each of its steps, shadow workers left out.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        network: Network,
+        lowering: Lowering,
+        steps: int,
+        record: bool,
+        on_step: Callable[[Runner], None],
+    ) -> None:
+        self.steps = steps
+        self._engine, self._network, self._lowering = engine, network, lowering
+        self._record, self._on_step = record, on_step
+        self._runners: tuple[Runner, ...] = ()
+        self._paced: dict[Runner, list[Shadow]] = defaultdict(list)
+        self._shadows: dict[Runner, Shadow] = {}
+        self._unfinished = 0
+        self._ready: deque[Runner] = deque()
+        self._draining = False
+        self._start: dict[type[Primitive], Callable[[Runner, Any], bool]] = {
+            Work: self._work,
+            Emit: self._emit,
+            Await: self._await,
+            Enter: self._enter,
+            Leave: self._leave,
+            EveryGap: self._every_gap,
+        }
+
+    def run(
+        self,
+        runners: Sequence[tuple[Runner, int]],
+        shadows: Iterable[Shadow] = (),
+        servers: Iterable[SyncServer] = (),
+    ) -> None:
+        """Run all steps.
+
+        Parameters
+        ----------
+        runners : sequence of (Runner, int)
+            Workers of sessions and when each starts, in nanoseconds.
+        shadows : iterable of Shadow
+            Background sync workers; what they have under way when the last session ends is left undone.
+        servers : iterable of SyncServer
+            Sync servers.
+
+        Raises
+        ------
+        Deadlock
+            Nothing is left to happen and a session is unfinished.
+        """
+        self._runners = tuple(runner for runner, _ in runners)
+        self._unfinished = len(self._runners)
+        for shadow in shadows:
+            self._paced[shadow.pace].append(shadow)
+            self._shadows[shadow.runner] = shadow
+        for server in servers:
+            self._open(server)
+        for runner, offset in runners:
+            self._engine.at(offset, self._begin, runner)
+        if not self._engine.run():
+            raise Deadlock(tuple(self._waits()))
+
+    def finish_early(self) -> None:
+        """Let every session end with the step that the farthest worker is in."""
+        self.steps = min(self.steps, 1 + max(runner.step for runner in self._runners))
+
+    # ---- going on
+
+    def _begin(self, runner: Runner) -> None:
+        runner.begun.append(self._engine.now)
+        self._ready.append(runner)
+        self._drain()
+
+    def _go_on(self, runner: Runner) -> None:
+        """The primitive under way has ended: go on with the next."""
+        if self._passed(runner):
+            self._ready.append(runner)
+        self._drain()
+
+    def _drain(self) -> None:
+        if self._draining:
+            return
+        self._draining = True
+        while self._ready:
+            self._advance(self._ready.popleft())
+        self._draining = False
+
+    def _advance(self, runner: Runner) -> None:
+        """Start primitives until one takes time or the worker has ended."""
+        start = self._start
+        while True:
+            primitive = runner.flat[runner.position]
+            if not start[type(primitive)](runner, primitive) or not self._passed(runner):
+                return
+
+    def _passed(self, runner: Runner) -> bool:
+        """Note the end of a primitive; return whether the worker goes on at once."""
+        last = runner.flat[runner.position].last
+        runner.position += 1
+        if last and self._record:
+            runner.ends.append(self._engine.now)
+        return runner.position < len(runner.flat) or self._end_step(runner)
+
+    def _end_step(self, runner: Runner) -> bool:
+        runner.step += 1
+        runner.position = 0
+        runner.done.append(self._engine.now)
+        shadow = self._shadows.get(runner)
+        if shadow is not None:
+            shadow.idle = True
+            self._exchange_if_due(shadow)
+            return False
+        self._on_step(runner)
+        for shadow in self._paced.get(runner, ()):
+            self._exchange_if_due(shadow)
+        if runner.step < self.steps:
+            runner.begun.append(self._engine.now)
+            return True
+        runner.finished = True
+        self._unfinished -= 1
+        if not self._unfinished:
+            self._engine.stop()
+        return False
+
+    # ---- primitives: each returns whether it ended at once
+
+    def _work(self, runner: Runner, work: Work) -> bool:
+        if not work.core_ns and not work.traffic_bytes:
+            return True
+        runner.since = self._engine.now
+        runner.machine.run(work.core_ns, work.traffic_bytes, self._worked, runner)
+        return False
+
+    def _worked(self, runner: Runner) -> None:
+        work = runner.flat[runner.position]
+        elapsed = self._engine.now - runner.since
+        if isinstance(work, Work):  # always; for the type checker
+            ideal = min(elapsed, runner.machine.ideal_ns(work.core_ns, work.traffic_bytes))
+            runner.split[work.part] += ideal
+            runner.split[Part.SYNC if work.part is Part.SYNC else Part.CONTENTION] += elapsed - ideal
+        self._go_on(runner)
+
+    def _emit(self, _: Runner, emit: Emit) -> bool:
+        self._post(emit)
+        return True
+
+    def _post(self, emit: Emit) -> None:
+        ideal = self._network.ideal_ns(emit.source, emit.target, emit.bytes)
+        message = Message(self._engine.now, ideal, emit.reply)
+        self._network.send(emit.source, emit.target, emit.bytes, self._arrived, (emit.mailbox, message))
+
+    def _arrived(self, delivery: tuple[Mailbox, Message]) -> None:
+        mailbox, message = delivery
+        if mailbox.serve is not None:
+            mailbox.serve(message)
+        elif mailbox.waiting is None:
+            mailbox.arrived.append(message)
+        else:
+            runner, mailbox.waiting = mailbox.waiting, None
+            self._book_wait(runner, message)
+            self._go_on(runner)
+
+    def _await(self, runner: Runner, wait: Await) -> bool:
+        if wait.mailbox.arrived:
+            wait.mailbox.arrived.popleft()
+            return True
+        runner.since = self._engine.now
+        wait.mailbox.waiting = runner
+        return False
+
+    def _book_wait(self, runner: Runner, message: Message) -> None:
+        """Split a wait: before the message was sent, on the wire alone, and what sharing the wire added."""
+        part = runner.flat[runner.position].part
+        elapsed = self._engine.now - runner.since
+        on_wire = self._engine.now - max(message.sent_ns, runner.since)
+        transfer = min(on_wire, message.ideal_ns)
+        synchronising = part is Part.SYNC
+        runner.split[part] += elapsed - on_wire
+        runner.split[Part.SYNC if synchronising else Part.TRANSFER] += transfer
+        runner.split[Part.SYNC if synchronising else Part.CONTENTION] += on_wire - transfer
+
+    def _enter(self, runner: Runner, enter: Enter) -> bool:
+        turnstile = enter.turnstile
+        runner.since = self._engine.now
+        turnstile.arrived.append(runner)
+        if len(turnstile.arrived) == turnstile.expected:
+            turnstile.arrived.sort(key=lambda other: other.worker.rank)
+            turnstile.turn = 0
+            self._release(turnstile.arrived[0])
+        return False
+
+    def _leave(self, runner: Runner, leave: Leave) -> bool:
+        turnstile: Turnstile = leave.turnstile
+        runner.since = self._engine.now
+        turnstile.turn += 1
+        if turnstile.turn < turnstile.expected:
+            self._release(turnstile.arrived[turnstile.turn])
+        else:
+            released, turnstile.arrived = turnstile.arrived, []
+            for other in released:
+                self._release(other)
+        return False
+
+    def _release(self, runner: Runner) -> None:
+        runner.split[Part.PEER] += self._engine.now - runner.since
+        self._go_on(runner)
+
+    def _every_gap(self, runner: Runner, every: EveryGap) -> bool:
+        if (runner.step + 1) % every.gap:
+            runner.position += every.skip
+        return True
+
+    # ---- synchronisation between groups
+
+    def _exchange_if_due(self, shadow: Shadow) -> None:
+        if shadow.due():
+            shadow.idle = False
+            shadow.paced_at.append(shadow.pace.step)
+            self._begin(shadow.runner)
+
+    def _open(self, server: SyncServer) -> None:
+        """Let a sync server answer: one request after the other, in the order of arrival."""
+
+        def serve(message: Message) -> None:
+            server.queue.append(message)
+            if len(server.queue) == 1:
+                answer()
+
+        def answer() -> None:
+            reply = server.queue[0].reply
+            work = self._lowering.answer(server.worker, reply.bytes if reply else 0)
+            server.machine.run(work.core_ns, work.traffic_bytes, answered, reply)
+
+        def answered(reply: Emit | None) -> None:
+            server.queue.popleft()
+            if server.queue:
+                answer()
+            if reply is not None:
+                self._post(reply)
+
+        server.inbox.serve = serve
+
+    # ---- what is wrong
+
+    def _waits(self) -> Iterable[str]:
+        for runner in self._runners:
+            if not runner.finished:
+                index, instruction = runner.under_way()
+                primitive = runner.flat[runner.position]
+                what = f"message {primitive.mailbox.label!r}" if isinstance(primitive, Await) else "its turn to update"
+                yield (
+                    f"{runner.worker.name} (step {runner.step}, instruction {index}, "
+                    f"{type(instruction).__name__}) waits for {what}"
+                )

@@ -1,0 +1,225 @@
+"""Instructions given DURATION: each instruction of the closed set becomes a few primitives of the simulator.
+
+Costs are taken from the cost table here, scaled to the speed of the node, and rounded to nanoseconds once. Knows nothing
+of the clock: how long a primitive takes beside others is the business of machines and network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cost_models.costs import CostTable, PhaseCost
+from placement.plan import Plan
+from programs.collectives import slices
+from programs.instructions import (
+    AllReduce,
+    Compute,
+    Instruction,
+    Lookup,
+    Metric,
+    NextBatch,
+    Recv,
+    Reduce,
+    Role,
+    Send,
+    SyncStep,
+    Update,
+)
+from programs.workers import Worker
+from simulator.engine import to_ns
+from simulator.machines import Machine
+from simulator.primitives import Await, Emit, Enter, EveryGap, Leave, Mailbox, Part, Primitive, Turnstile, Work
+
+
+class Lowering:
+    """Turns the programs of a job into primitives.
+
+    Parameters
+    ----------
+    plan : Plan
+        What is run.
+    costs : CostTable
+        What everything costs.
+    machines : Mapping of str to Machine
+        By node name.
+    """
+
+    def __init__(self, plan: Plan, costs: CostTable, machines: Mapping[str, Machine]) -> None:
+        self._plan, self._costs, self._machines = plan, costs, machines
+        self._mailboxes: dict[tuple[Any, ...], Mailbox] = {}
+        self._turnstiles: dict[tuple[Any, ...], Turnstile] = {}
+
+    def lower(self, worker: Worker) -> tuple[tuple[Primitive, ...], ...]:
+        """Return the primitives of each instruction of a worker; each has at least one, and only its last ends it."""
+        return tuple(_ended(tuple(self._one(worker, index, i))) for index, i in enumerate(worker.program))
+
+    def inbox(self, sync_server: int) -> Mailbox:
+        """Where the requests to a sync server arrive."""
+        return self._mailbox("sync", sync_server)
+
+    def answer(self, worker: Worker, request_bytes: int) -> Work:
+        """Return what a sync server does for one request: take it, move the centre, send the difference back.
+
+        Where one group stands for G, the requests of all G come at once and the last of them is the one that is timed.
+        """
+        message = self._costs.message
+        seconds = message.receive(request_bytes) + message.send(request_bytes) + self._exchange(request_bytes)
+        return self._work(worker, seconds / self._machines[worker.node.name].share)
+
+    # ---- one function per instruction
+
+    def _one(self, worker: Worker, index: int, instruction: Instruction) -> Iterator[Primitive]:
+        match instruction:
+            case Send() | Recv():
+                yield from self._message(worker, instruction)
+            case AllReduce(bytes=size):
+                yield from self._all_reduce(worker, index, size)
+            case Update():
+                yield from self._update(worker, instruction)
+            case SyncStep():
+                yield from self._sync(worker, instruction)
+            case _:
+                yield self._local(worker, instruction)
+
+    def _local(self, worker: Worker, instruction: Instruction) -> Work:
+        """Work that needs nobody else."""
+        costs = self._costs
+        match instruction:
+            case NextBatch():
+                return self._work(worker, costs.next_batch_seconds)
+            case Metric():
+                return self._work(worker, costs.metric_seconds)
+            case Lookup(shards=shards):
+                return self._phase(worker, self._shards(shards, "lookup"))
+            case Compute(op=op, phase=phase):
+                return self._phase(worker, costs.ops[op].forward if phase == "forward" else costs.ops[op].backward)
+            case Reduce(parts=parts, bytes=size):
+                return self._work(worker, costs.sum_seconds_per_byte * size * (len(parts) - 1))
+            case _:
+                raise NotImplementedError(f"the simulator has no duration for {instruction}")
+
+    def _message(self, worker: Worker, message: Send | Recv) -> Iterator[Primitive]:
+        """One end of a message between two places of a session."""
+        box = self._mailbox(message.channel, worker.group, worker.rank, worker.thread)
+        of_server = message.peer.role is Role.SERVER
+        if isinstance(message, Recv):
+            yield from self._receive(worker, box, message.bytes, Part.PS_QUEUE if of_server else Part.PEER)
+        else:
+            nodes = self._plan.servers if of_server else self._plan.groups[worker.group]
+            yield from self._send(worker, box, nodes[message.peer.index].name, message.bytes)
+
+    def _update(self, worker: Worker, update: Update) -> Iterator[Primitive]:
+        cost = self._shards(update.shards, "update")
+        for op in update.ops:
+            cost = cost + self._costs.ops[op].update
+        if not update.ordered or worker.place is None:
+            yield self._phase(worker, cost)
+            return
+        kind = "ps" if worker.place.role is Role.SERVER else "n"
+        label = f"{kind}{worker.place.index} of group {worker.group}"
+        key = (kind, worker.place.index, worker.group, update.ops, update.shards)
+        turnstile = self._turnstiles.setdefault(key, Turnstile(label))
+        turnstile.expected += 1
+        yield Enter(turnstile, part=Part.PEER)
+        yield self._phase(worker, cost)
+        yield Leave(turnstile, part=Part.PEER)
+
+    def _all_reduce(self, worker: Worker, index: int, size: int) -> Iterator[Primitive]:
+        """Direct reduce-scatter, then all-gather (``programs.collectives``), with the same thread of the other ranks."""
+        group, thread, me = worker.group, worker.thread, worker.rank
+        parts = slices(size, self._plan.ranks)
+        others = [rank for rank in range(self._plan.ranks) if rank != me]
+        nodes = self._plan.groups[group]
+
+        def box(phase: str, source: int, target: int) -> Mailbox:
+            return self._mailbox("all-reduce", phase, group, thread, index, source, target)
+
+        for rank in others:
+            yield from self._send(worker, box("scatter", me, rank), nodes[rank].name, parts[rank])
+        for rank in others:
+            yield from self._receive(worker, box("scatter", rank, me), parts[me], Part.PEER)
+            yield self._work(worker, self._costs.sum_seconds_per_byte * parts[me])
+        for rank in others:
+            yield from self._send(worker, box("gather", me, rank), nodes[rank].name, parts[me])
+        for rank in others:
+            yield from self._receive(worker, box("gather", rank, me), parts[rank], Part.PEER)
+
+    def _sync(self, worker: Worker, step: SyncStep) -> Iterator[Primitive]:
+        """Exchange with all sync servers at once, pass the difference on, take the leader's; booked under sync."""
+        found = [replace(primitive, part=Part.SYNC) for primitive in self._exchanges(worker, step)]
+        if worker.role == "shadow" or self._plan.sync is None:
+            yield from found
+        else:
+            yield EveryGap(self._plan.sync.gap, len(found))
+            yield from found
+            yield Work(0, part=Part.SYNC)
+
+    def _exchanges(self, worker: Worker, step: SyncStep) -> Iterator[Primitive]:
+        node, nodes = self._node_index(worker), self._plan.groups[worker.group]
+        asked = [(server, size) for server, size in enumerate(step.exchange_bytes) if size]
+        here = self._machines[worker.node.name].index
+        for server, size in asked:
+            there = self._machines[self._plan.sync_servers[server].name].index
+            back = Emit(self._mailbox("sync answer", server, worker.group, node), there, here, size)
+            yield self._work(worker, self._costs.message.send(size))
+            yield Emit(self.inbox(server), here, there, size, back)
+        for server, size in asked:
+            yield from self._receive(worker, self._mailbox("sync answer", server, worker.group, node), size, Part.SYNC)
+            yield self._work(worker, self._exchange(size))
+        for rank in step.followers:
+            box = self._mailbox("sync difference", worker.group, rank)
+            yield from self._send(worker, box, nodes[rank].name, step.forward_bytes)
+        if step.follow:
+            yield from self._receive(
+                worker, self._mailbox("sync difference", worker.group, node), step.follow_bytes, Part.SYNC
+            )
+            yield self._work(worker, self._costs.sum_seconds_per_byte * step.follow_bytes)
+
+    # ---- parts
+
+    def _send(self, worker: Worker, box: Mailbox, target: str, size: int) -> Iterator[Primitive]:
+        yield self._work(worker, self._costs.message.send(size))
+        yield Emit(box, self._machines[worker.node.name].index, self._machines[target].index, size)
+
+    def _receive(self, worker: Worker, box: Mailbox, size: int, part: Part) -> Iterator[Primitive]:
+        yield Await(box, part=part)
+        yield self._work(worker, self._costs.message.receive(size))
+
+    def _work(self, worker: Worker, seconds: float, traffic_bytes: float = 0.0) -> Work:
+        return Work(to_ns(seconds * self._costs.slowdown(worker.node)), traffic_bytes)
+
+    def _phase(self, worker: Worker, cost: PhaseCost) -> Work:
+        return self._work(worker, cost.core_seconds, cost.traffic_bytes)
+
+    def _shards(self, shards: tuple[int, ...], phase: str) -> PhaseCost:
+        """Cost of pooling or updating shards: each takes its table's cost in proportion to its rows."""
+        total = PhaseCost()
+        for index in shards:
+            shard = self._plan.shards[index]
+            table = self._costs.tables[shard.table]
+            whole = table.lookup if phase == "lookup" else table.update
+            total = total + whole.scaled(shard.rows / self._plan.model.table[shard.table].rows)
+        return total
+
+    def _exchange(self, size: int) -> float:
+        return self._costs.exchange_seconds_per_byte * size
+
+    def _node_index(self, worker: Worker) -> int:
+        """Index of a worker's node in its group."""
+        return worker.rank if worker.place is None else worker.place.index
+
+    def _mailbox(self, *key: Any) -> Mailbox:
+        if key not in self._mailboxes:
+            self._mailboxes[key] = Mailbox(" ".join(str(part) for part in key))
+        return self._mailboxes[key]
+
+
+def _ended(primitives: tuple[Primitive, ...]) -> tuple[Primitive, ...]:
+    return (*primitives[:-1], replace(primitives[-1], last=True))
+
+
+def busy_ns(primitives: tuple[Primitive, ...]) -> int:
+    """Core-nanoseconds of an instruction."""
+    return sum(primitive.core_ns for primitive in primitives if isinstance(primitive, Work))

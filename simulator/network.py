@@ -1,0 +1,229 @@
+"""The network between machines: flows that share NICs max-min fairly, at flow level.
+
+Each machine has a NIC with a transmit and a receive side (full duplex). A message is a flow that crosses the transmit
+side of its sender and the receive side of its receiver; it arrives ``latency`` (the sender's) after its last byte left.
+Rates are max-min fair (progressive filling: Bertsekas and Gallager, Data Networks, 1992, section 6.5.2) and are worked
+out once per instant, after everything that ends or starts at that instant.
+
+Flows between the same two machines always have the same rate, so they form one class with one clock (bytes that each of
+its flows got), like the jobs of :class:`simulator.shared.SharedResource`. The cost of a change is that of the classes,
+not of the flows. The network knows machines by index and nothing of workers or plans.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+from simulator.engine import NANOSECONDS, Engine, Order, to_ns
+
+Delivery = tuple[Callable[[Any], None], Any, int]  # what to call on arrival, with what; bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A NIC: rate of each direction and one-way latency; machines with the same ``host`` do not use it among them."""
+
+    host: str
+    bytes_per_second: float
+    latency_seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class _Class:
+    """Flows from one machine to another, which all have the same rate."""
+
+    source: int
+    target: int
+    rate: float = 0.0  # bytes per nanosecond and flow
+    clock: float = 0.0  # bytes that each active flow got since the class was last empty
+    served: float = 0.0  # bytes that all flows got, ever
+    flows: list[tuple[float, int, Delivery]] = field(default_factory=list)  # heap: clock at the end, sequence
+
+    def left_ns(self) -> float:
+        """Nanoseconds until the next of the flows ends at the present rate."""
+        return (self.flows[0][0] - self.clock) / self.rate
+
+
+def max_min_rates(flows: Sequence[tuple[int, int, int]], capacity: Sequence[float]) -> list[float]:
+    """Max-min fair rates of classes of flows, each crossing two links.
+
+    Progressive filling: the link with the smallest fair share fixes the flows that cross it; the rest share what is
+    left. Of equal shares the link with the smaller index goes first (the rates do not depend on it).
+
+    Parameters
+    ----------
+    flows : sequence of (int, int, int)
+        For each class: first link, second link, number of flows (at least 1).
+    capacity : sequence of float
+        Rate of each link.
+
+    Returns
+    -------
+    list of float
+        Rate of one flow of each class, in the unit of ``capacity``.
+    """
+    rates = [-1.0] * len(flows)
+    crossing: dict[int, list[int]] = {}
+    weight: dict[int, int] = {}
+    for index, (first, second, count) in enumerate(flows):
+        for link in (first, second):
+            crossing.setdefault(link, []).append(index)
+            weight[link] = weight.get(link, 0) + count
+    shares = {link: capacity[link] / weight[link] for link in sorted(crossing)}
+    while shares:
+        link = min(shares, key=shares.__getitem__)
+        share = shares.pop(link)
+        for index in crossing[link]:
+            if rates[index] >= 0.0:
+                continue
+            rates[index] = share
+            first, second, count = flows[index]
+            other = second if first == link else first
+            rest = weight[other] - count
+            if rest:  # what is left never falls below the share just given: rounding must not make a rate zero
+                shares[other] = max(share, (shares[other] * weight[other] - share * count) / rest)
+            else:
+                shares.pop(other, None)
+            weight[other] = rest
+    return rates
+
+
+class Network:
+    """Flows between machines.
+
+    Parameters
+    ----------
+    engine : Engine
+        The clock.
+    nics : sequence of Nic
+        One per machine; machines are known by their index.
+
+    Attributes
+    ----------
+    sent_bytes, arrived_bytes : int
+        Bytes of all messages handed over and delivered so far, those within a host included.
+    """
+
+    def __init__(self, engine: Engine, nics: Sequence[Nic]) -> None:
+        self._engine, self._nics = engine, tuple(nics)
+        rates = [nic.bytes_per_second / NANOSECONDS for nic in nics]
+        self._capacity = rates + rates  # links: transmit sides, then receive sides
+        self._latency = [to_ns(nic.latency_seconds) for nic in nics]
+        self._classes: dict[tuple[int, int], _Class] = {}
+        self._active: dict[tuple[int, int], _Class] = {}
+        self._since = 0  # time at which the clocks of the classes were brought up to date
+        self._sequence = 0
+        self._token = 0  # an end event with another token is stale
+        self._settling = False
+        self.sent_bytes = 0
+        self.arrived_bytes = 0
+
+    def is_local(self, source: int, target: int) -> bool:
+        """Whether two machines are on one host, so that a message between them is a memory copy."""
+        return self._nics[source].host == self._nics[target].host
+
+    def ideal_ns(self, source: int, target: int, size_bytes: int) -> int:
+        """Nanoseconds that a message takes on an idle network: latency + bytes / the slower NIC."""
+        if self.is_local(source, target):
+            return 0
+        return self._latency[source] + round(size_bytes / min(self._capacity[source], self._capacity[target]))
+
+    def send(self, source: int, target: int, size_bytes: int, then: Callable[[Any], None], argument: Any) -> None:
+        """Start a message; ``then(argument)`` is called when it has arrived (at once, within a host)."""
+        self.sent_bytes += size_bytes
+        delivery = (then, argument, size_bytes)
+        if self.is_local(source, target):
+            self._deliver(delivery)
+        elif size_bytes == 0 or math.isinf(min(self._capacity[source], self._capacity[target])):
+            self._engine.at(self._engine.now + self._latency[source], self._deliver, delivery)
+        else:
+            self._start(source, target, size_bytes, delivery)
+
+    def served_bytes(self) -> tuple[list[float], list[float]]:
+        """Bytes that have left each machine, and that have reached each machine, through its NIC so far."""
+        self._advance()
+        sent, received = [0.0] * len(self._nics), [0.0] * len(self._nics)
+        for flows in self._classes.values():
+            sent[flows.source] += flows.served
+            received[flows.target] += flows.served
+        return sent, received
+
+    def rates(self) -> dict[tuple[int, int], tuple[int, float]]:
+        """Active classes: (source, target) -> (flows, bytes per second of each). For probes."""
+        return {key: (len(c.flows), c.rate * NANOSECONDS) for key, c in self._active.items()}
+
+    def _start(self, source: int, target: int, size_bytes: int, delivery: Delivery) -> None:
+        self._advance()
+        key = (source, target)
+        flows = self._active.get(key)
+        if flows is None:
+            flows = self._active[key] = self._classes.setdefault(key, _Class(source, target))
+        self._sequence += 1
+        heappush(flows.flows, (flows.clock + size_bytes, self._sequence, delivery))
+        self._settle_later()
+
+    def _deliver(self, delivery: Delivery) -> None:
+        then, argument, size_bytes = delivery
+        self.arrived_bytes += size_bytes
+        then(argument)
+
+    def _advance(self) -> None:
+        now = self._engine.now
+        if now > self._since:
+            elapsed, self._since = now - self._since, now
+            for flows in self._active.values():
+                step = flows.rate * elapsed
+                flows.clock += step
+                flows.served += step * len(flows.flows)
+
+    def _settle_later(self) -> None:
+        if not self._settling:
+            self._settling = True
+            self._engine.at(self._engine.now, self._settle, None, Order.SETTLE)
+
+    def _settle(self, _: None) -> None:
+        """Work out the rates for the flows that are active now and arm the event of the next end."""
+        self._settling = False
+        self._token += 1
+        if not self._active:
+            return
+        machines, active = len(self._nics), list(self._active.values())
+        links = [(c.source, machines + c.target, len(c.flows)) for c in active]
+        for flows, rate in zip(active, max_min_rates(links, self._capacity), strict=True):
+            flows.rate = rate
+        first = min(active, key=_Class.left_ns)
+        end = self._engine.now + max(0, math.floor(first.left_ns() + 0.5))
+        self._engine.at(end, self._end, (self._token, first))
+
+    def _end(self, armed: tuple[int, _Class]) -> None:
+        """End the flow for which the event was armed and all others that are within half a nanosecond of their end."""
+        token, first = armed
+        if token != self._token:
+            return
+        self._advance()
+        ended: list[tuple[int, int, Delivery]] = []
+        for key, flows in list(self._active.items()):
+            reached = flows.clock + flows.rate * 0.5
+            if flows is first:
+                reached = max(reached, flows.flows[0][0])
+            while flows.flows and flows.flows[0][0] <= reached:
+                due, sequence, delivery = heappop(flows.flows)
+                flows.served += due - flows.clock  # what rounding to whole nanoseconds left over or took too much
+                ended.append((sequence, flows.source, delivery))
+            if not flows.flows:
+                flows.clock, flows.rate = 0.0, 0.0
+                del self._active[key]
+        self._settle_later()
+        for _, source, delivery in sorted(ended, key=lambda end: end[0]):
+            self._arrive_later(source, delivery)
+
+    def _arrive_later(self, source: int, delivery: Delivery) -> None:
+        latency = self._latency[source]
+        if latency:
+            self._engine.at(self._engine.now + latency, self._deliver, delivery)
+        else:
+            self._deliver(delivery)

@@ -1,0 +1,113 @@
+"""The five things that a simulated worker can do, and where its time is booked.
+
+Work on its machine, hand a message to the network, wait for a message, and the two ends of a turnstile (ordered
+updates); :class:`EveryGap` decides which of them a step skips. Pure data: ``simulator.lowering`` makes them from
+instructions, ``simulator.interpreter`` carries them out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+
+class Part(IntEnum):
+    """What a worker's time is spent on; index into a time split."""
+
+    COMPUTE = 0  # work at the speed of an idle machine
+    TRANSFER = 1  # a message on the wire, at the speed of an idle network
+    CONTENTION = 2  # what sharing cores, memory bandwidth and NICs adds to both
+    PEER = 3  # waiting for a node of the group that has not sent yet
+    PS_QUEUE = 4  # waiting for an embedding server that has not answered yet
+    SYNC = 5  # exchanging parameters between groups in the foreground
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A message under way: when it was handed to the network, how long it takes alone, whom a server answers."""
+
+    sent_ns: int
+    ideal_ns: int
+    reply: Emit | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Mailbox:
+    """Where the messages of one channel arrive.
+
+    ``label`` is for people; ``waiting`` is the worker that stands at it; ``serve`` takes the messages of a sync server.
+    """
+
+    label: str
+    arrived: deque[Message] = field(default_factory=deque)
+    waiting: Any = None
+    serve: Callable[[Message], None] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Turnstile:
+    """Where the sessions' copies of a place meet for an ordered update: all arrive, then one works after the other."""
+
+    label: str
+    expected: int = 0
+    arrived: list[Any] = field(default_factory=list)
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Primitive:
+    """A step of a worker that the simulator times. ``last``: with it the instruction ends. ``part``: where booked."""
+
+    last: bool = field(default=False, kw_only=True)
+    part: Part = field(default=Part.COMPUTE, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work(Primitive):
+    """Use a core, and memory bandwidth beside it."""
+
+    core_ns: int
+    traffic_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Emit(Primitive):
+    """Hand a message to the network; takes no time of its own."""
+
+    mailbox: Mailbox
+    source: int
+    target: int
+    bytes: int
+    reply: Emit | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Await(Primitive):
+    """Wait for the next message of a mailbox."""
+
+    mailbox: Mailbox
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Enter(Primitive):
+    """Wait until all have arrived at a turnstile and it is this worker's turn."""
+
+    turnstile: Turnstile
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leave(Primitive):
+    """Give the turn to the next; go on when all have had theirs."""
+
+    turnstile: Turnstile
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EveryGap(Primitive):
+    """Pass over the next ``skip`` primitives unless the number of the step (from 1) is divisible by ``gap``."""
+
+    gap: int
+    skip: int
