@@ -1,0 +1,63 @@
+"""Memory: how many bytes an operator, a tensor or a table shard holds on the machine it is on.
+
+What is counted, for H Hogwild threads per rank and R ranks:
+
+* once per machine that holds the operator: parameters and optimizer state, float32 (:func:`resident_bytes`);
+* once per session and place: the gradient of the parameters, the output and the gradient of the output, because each
+  session has a batch of its own in flight (:func:`in_flight_bytes`);
+* once per session: what it receives (:func:`tensor_bytes` of every tensor or gradient that arrives);
+* on an embedding server: rows and their state, and for each session the ids, the pooled rows and their gradient.
+
+An imported operator (kind FIXED) comes with one measured size that already includes all of this, so nothing is added.
+The module knows sizes and refuses to know where things are placed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from problem.graph import FLOAT_BYTES, Kind
+
+if TYPE_CHECKING:
+    from problem.graph import Operator
+    from problem.model import EmbeddingTable, Model
+
+ID_BYTES = 4  # ids travel as int32: the format of the messages (programs.instructions)
+
+
+def parameter_bytes(op: Operator) -> int:
+    """Bytes of the parameters of an operator (and of their gradient), float32."""
+    return op.parameters * FLOAT_BYTES
+
+
+def resident_bytes(op: Operator, model: Model) -> int:
+    """Bytes once per copy of the operator: parameters and optimizer state; an imported size is taken as it is."""
+    state = 0 if op.kind is Kind.FIXED else model.dense_state_per_parameter
+    return parameter_bytes(op) * (1 + state)
+
+
+def tensor_bytes(op: Operator, batch: int) -> int:
+    """Bytes of the output of an operator for one batch, float32; its gradient has as many."""
+    return batch * op.output_bytes_per_sample
+
+
+def in_flight_bytes(op: Operator, batch: int) -> int:
+    """Bytes for each session that runs the operator: parameter gradient, output, gradient of the output."""
+    if op.kind is Kind.FIXED:
+        return 0
+    return parameter_bytes(op) + 2 * tensor_bytes(op, batch)
+
+
+def ids_bytes(table: EmbeddingTable, batch: int) -> int:
+    """Bytes of the ids of one table for one batch, int32."""
+    return batch * table.ids_per_sample * ID_BYTES
+
+
+def pooled_bytes(table: EmbeddingTable, batch: int) -> int:
+    """Bytes of the pooled embeddings of one table for one batch, float32."""
+    return batch * table.dim * FLOAT_BYTES
+
+
+def shard_in_flight_bytes(table: EmbeddingTable, batch: int) -> int:
+    """Bytes for each session on a server that holds a shard: ids, pooled rows and their gradient."""
+    return ids_bytes(table, batch) + 2 * pooled_bytes(table, batch)

@@ -1,0 +1,224 @@
+"""The critical path: how long one session takes for one step when it has the machines to itself.
+
+A session's rank thread, its serving copies and its copies on the embedding servers each run their program in order and
+wait only for messages. The order is that of the net transformation: requests to the servers first, operators in graph
+order, a tensor sent as soon as it exists and received before its first use, the backward pass in reverse, gradients of
+tables pushed as soon as those of a server are complete, then all-reduce, updates and metric. Two steps are played, and
+the second is what counts: it starts while the copies still apply the updates of the first.
+
+This is a max-plus recursion without queues: the network is free, only the pooled rows that arrive at the rank pass its
+NIC one after another. Contention is bounded by the loads (``loads``) and simulated elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cost_models.costs import PhaseCost
+from cost_models.network import all_reduce_seconds, latency_seconds, occupancy_seconds, wire_seconds
+from placement.group import GroupProblem, ServerLink
+from placement.loads import dp_parameter_bytes, exchange_bytes, home, runs_backward, session_classes
+from placement.plan import DP, Tag
+from problem.graph import Kind, Operator
+
+
+def latency(problem: GroupProblem, tags: Mapping[str, Tag]) -> float:
+    """Return the seconds of one step of the slowest session of a group, without contention."""
+    slowest = max(session_seconds(problem, tags, rank) for rank in representative_ranks(problem, tags))
+    return slowest + stall_seconds(problem, tags)
+
+
+def representative_ranks(problem: GroupProblem, tags: Mapping[str, Tag]) -> tuple[int, ...]:
+    """Return one rank of each class of equal sessions on equal machines, in order."""
+    found: dict[object, int] = {}
+    for rank, _, twins in session_classes(problem, tags):
+        for other in (rank, *twins):
+            node = problem.nodes[other]
+            kind = (problem.slowdown[other], node.nic_bytes_per_second, node.latency_seconds)
+            found.setdefault((kind, None if twins else other, _server_hosts(problem, other)), other)
+    return tuple(sorted(found.values()))
+
+
+def _server_hosts(problem: GroupProblem, rank: int) -> tuple[bool, ...]:
+    return tuple(problem.nodes[rank].host == link.node.host for link in problem.servers)
+
+
+def session_seconds(problem: GroupProblem, tags: Mapping[str, Tag], rank: int) -> float:
+    """Return the seconds of one step of a rank's session in the steady state."""
+    session = _Session(problem, tags, rank)
+    first = session.step()
+    return session.step() - first
+
+
+def stall_seconds(problem: GroupProblem, tags: Mapping[str, Tag]) -> float:
+    """Return what foreground synchronisation adds to a step, averaged over threads: thread 0 stops every gap steps."""
+    if problem.sync is None or problem.groups == 1 or problem.sync.mode != "foreground":
+        return 0.0
+    costs, longest = problem.costs, 0.0
+    for node, sizes in enumerate(exchange_bytes(problem, tags)):
+        seconds = 0.0
+        for server, size in zip(problem.sync_servers, sizes, strict=True):
+            if size:
+                ends = costs.message.send(size) + costs.message.receive(size) + costs.exchange_seconds_per_byte * size
+                speed = problem.slowdown[node] + costs.slowdown(server)
+                seconds += speed * ends + 2 * wire_seconds(problem.nodes[node], server, size)
+        longest = max(longest, seconds)
+    return longest / problem.steps_per_exchange
+
+
+class _Session:
+    """Clocks of the places of one session."""
+
+    def __init__(self, problem: GroupProblem, tags: Mapping[str, Tag], rank: int) -> None:
+        self.problem, self.tags, self.rank = problem, tags, rank
+        self.graph, self.costs = problem.model.graph, problem.costs
+        self.nodes = [0.0] * problem.size
+        self.servers = [0.0] * len(problem.servers)
+        self.home = {op.name: home(op, tags, rank) for op in self.graph}
+        self.users = {op.name: self._users(op) for op in self.graph}
+        self.dp_bytes = dp_parameter_bytes(problem, tags)
+
+    def _users(self, op: Operator) -> dict[int, int]:
+        """Consumers by node."""
+        found: dict[int, int] = {}
+        for consumer in self.graph.consumers[op.name]:
+            found[self.home[consumer]] = found.get(self.home[consumer], 0) + 1
+        return found
+
+    def step(self) -> float:
+        """Play one step; return when the rank thread is done."""
+        self.arrived: dict[tuple[str, int], float] = {}  # (tensor or its gradient, node) -> arrival, until received
+        self.parts: dict[tuple[str, int], int] = {}
+        self.fetched: set[str] = set()
+        self.pooled: dict[int, float] = {}
+        self.pending = [len(link.tables) for link in self.problem.servers]
+        self.waiting = {op.name: len(self.graph.consumers[op.name]) for op in self.graph if op.kind is Kind.LOOKUP}
+        self._spend(self.rank, self.costs.next_batch_seconds)
+        self._request()
+        for op in self.graph:
+            if op.kind is not Kind.LOOKUP:
+                self._forward(op)
+        for op in reversed(self.graph.operators):
+            if op.kind is not Kind.LOOKUP:
+                self._backward(op)
+                self._push_ready(op)
+        self._update()
+        return self.nodes[self.rank]
+
+    def _spend(self, node: int, seconds: float) -> None:
+        self.nodes[node] += seconds * self.problem.slowdown[node]
+
+    def _post(self, channel: str, size: float, source: int, target: int) -> None:
+        """Send a tensor (or a gradient) to another node of the group."""
+        self._spend(source, self.costs.message.send(size))
+        wire = wire_seconds(self.problem.nodes[source], self.problem.nodes[target], size)
+        self.arrived[channel, target] = self.nodes[source] + wire
+
+    def _take(self, channel: str, size: float, node: int) -> None:
+        """Receive a tensor, unless it is there already."""
+        arrival = self.arrived.pop((channel, node), None)
+        if arrival is not None:
+            self.nodes[node] = max(self.nodes[node], arrival)
+            self._spend(node, self.costs.message.receive(size))
+
+    # ---- embedding servers
+
+    def _request(self) -> None:
+        """Send the ids, let the servers pool, and note when the pooled rows reach the rank, whose NIC takes turns."""
+        me, free = self.problem.nodes[self.rank], 0.0
+        for number, link in enumerate(self.problem.servers):
+            self._spend(self.rank, self.costs.message.send(link.ids_bytes))
+            self._serve(number, link, self.nodes[self.rank], link.ids_bytes, link.lookup)
+            slow = self.costs.slowdown(link.node)
+            self.servers[number] += slow * self.costs.message.send(link.pooled_bytes)
+            free = max(free, self.servers[number]) + occupancy_seconds(link.node, me, link.pooled_bytes)
+            self.pooled[number] = free + latency_seconds(link.node, me)
+
+    def _serve(self, number: int, link: ServerLink, sent: float, size: float, work: PhaseCost) -> None:
+        arrival = sent + wire_seconds(self.problem.nodes[self.rank], link.node, size)
+        seconds = self.costs.message.receive(size) + work.core_seconds
+        self.servers[number] = max(self.servers[number], arrival) + seconds * self.costs.slowdown(link.node)
+
+    def _fetch(self, table: str) -> None:
+        """Receive on the rank the messages that hold a table's pooled rows, and add the parts of a split table."""
+        self.fetched.add(table)
+        for number, link in enumerate(self.problem.servers):
+            if table in link.tables and number in self.pooled:
+                self.nodes[self.rank] = max(self.nodes[self.rank], self.pooled.pop(number))
+                self._spend(self.rank, self.costs.message.receive(link.pooled_bytes))
+        parts = self.problem.split_tables.get(table, 1)
+        self._spend(self.rank, (parts - 1) * self.costs.sum_seconds_per_byte * self.problem.bytes_of(table))
+
+    def _push_ready(self, op: Operator) -> None:
+        """Push the gradients of tables whose last consumer was ``op``, once those of a server are complete."""
+        for table in dict.fromkeys(op.inputs):
+            if table not in self.waiting:
+                continue
+            self.waiting[table] -= 1
+            if not self.waiting[table]:
+                self._complete(table)
+                for number, link in enumerate(self.problem.servers):
+                    self._push(number, link, table)
+
+    def _push(self, number: int, link: ServerLink, table: str) -> None:
+        if table in link.tables:
+            self.pending[number] -= 1
+            if not self.pending[number]:
+                self._spend(self.rank, self.costs.message.send(link.pooled_bytes))
+                self._serve(number, link, self.nodes[self.rank], link.pooled_bytes, link.update)
+
+    # ---- operators
+
+    def _forward(self, op: Operator) -> None:
+        place = self.home[op.name]
+        for source in dict.fromkeys(op.inputs):
+            if self.graph[source].kind is Kind.LOOKUP and source not in self.fetched:
+                self._fetch(source)
+            if self.graph[source].kind is Kind.LOOKUP and place != self.rank and (source, place) not in self.parts:
+                self.parts[source, place] = 0
+                self._post(source, self.problem.bytes_of(source), self.rank, place)
+            self._take(source, self.problem.bytes_of(source), place)
+        self._spend(place, self.costs.ops[op.name].forward.core_seconds)
+        for target in self.users[op.name]:
+            if target != place:
+                self._post(op.name, self.problem.bytes_of(op.name), place, target)
+
+    def _complete(self, name: str) -> None:
+        """At a tensor's home: receive the gradients from other nodes, and add everything up."""
+        at = self.home[name]
+        remote = [node for node in self.users[name] if node != at]
+        for node in remote:
+            self._take(f"d.{name}@{node}", self.problem.bytes_of(name), at)
+        groups = len(self.users[name])
+        if groups > 1:
+            self._spend(at, (groups - 1) * self.costs.sum_seconds_per_byte * self.problem.bytes_of(name))
+
+    def _backward(self, op: Operator) -> None:
+        if not runs_backward(self.problem, op):
+            return
+        place = self.home[op.name]
+        self._complete(op.name)
+        self._spend(place, self.costs.ops[op.name].backward.core_seconds)
+        for source in dict.fromkeys(op.inputs):
+            if self.graph.needs_gradient[source]:
+                self._collect(source, place)
+
+    def _collect(self, source: str, place: int) -> None:
+        """Count a part of a gradient; with the last one of this node add them up and send the sum home."""
+        key, all_parts = (f"d.{source}", place), self.users[source][place]
+        self.parts[key] = self.parts.get(key, 0) + 1
+        if self.parts[key] < all_parts:
+            return
+        self._spend(place, (all_parts - 1) * self.costs.sum_seconds_per_byte * self.problem.bytes_of(source))
+        if place != self.home[source]:
+            self._post(f"d.{source}@{place}", self.problem.bytes_of(source), place, self.home[source])
+
+    def _update(self) -> None:
+        problem, ranks = self.problem, self.problem.nodes[: self.problem.ranks]
+        others = (ranks[self.rank], *(node for i, node in enumerate(ranks) if i != self.rank))
+        self.nodes[self.rank] += all_reduce_seconds(self.costs, self.dp_bytes, others, problem.slowdown[self.rank])
+        for op in self.graph:
+            if op.parameters and op.kind is not Kind.LOOKUP:
+                at = self.rank if self.tags[op.name] == DP else int(self.tags[op.name])
+                self._spend(at, self.costs.ops[op.name].update.core_seconds)
+        self._spend(self.rank, self.costs.metric_seconds)

@@ -1,0 +1,260 @@
+"""Loads of one step: what each machine does, sends, receives and holds while every rank finishes one batch.
+
+Counts session by session, straight from the rules of the net transformation (design.md section 5), without any of the
+solver's variables. Core-seconds are kept by part (the parts of a timeline), so that a difference between prediction and
+measurement can be blamed. Knows nothing of critical paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cost_models.costs import PhaseCost
+from cost_models.memory import ids_bytes, in_flight_bytes, pooled_bytes, resident_bytes
+from cost_models.network import all_reduce_bytes, all_reduce_core_seconds, all_reduce_messages, on_one_host
+from placement.group import GroupProblem, ServerLink
+from placement.plan import DP, Tag
+from problem.graph import FLOAT_BYTES, Kind, Operator
+
+#: Parts that core-seconds are booked under; the same words as in a timeline.
+PARTS = ("compute", "embedding", "message", "allreduce", "update", "sync", "other")
+
+
+@dataclass
+class Tally:
+    """Running sums by machine, unscaled: core-seconds of the cost table, bytes, messages, bytes held."""
+
+    problem: GroupProblem
+
+    def __post_init__(self) -> None:
+        count = len(self.problem.machines)
+        self.index = {node.name: i for i, node in enumerate(self.problem.machines)}
+        self.core = {part: [0.0] * count for part in PARTS}
+        self.traffic, self.tx, self.rx = [0.0] * count, [0.0] * count, [0.0] * count
+        self.messages, self.memory = [0.0] * count, [0.0] * count
+
+    def work(self, at: int, part: str, cost: PhaseCost, times: float = 1.0) -> None:
+        """Book core-seconds and memory traffic."""
+        self.core[part][at] += times * cost.core_seconds
+        self.traffic[at] += times * cost.traffic_bytes
+
+    def message(self, source: int, target: int, size: float, part: str = "message", times: float = 1.0) -> None:
+        """Book messages: core-seconds at both ends, bytes on both NICs unless the hosts are one."""
+        machines, cost = self.problem.machines, self.problem.costs.message
+        self.core[part][source] += times * cost.send(size)
+        self.core[part][target] += times * cost.receive(size)
+        self.messages[source] += times
+        self.messages[target] += times
+        if not on_one_host(machines[source], machines[target]):
+            self.tx[source] += times * size
+            self.rx[target] += times * size
+
+    def spread(self, source: int, targets: list[int], times: float) -> None:
+        """Give ``targets`` and ``source`` an equal share of what ``source`` collected for ``times`` of them."""
+        for sums in (*self.core.values(), self.traffic, self.tx, self.rx, self.messages, self.memory):
+            for target in (*targets, source):
+                sums[target] = sums[source] / times if target == source else sums[target] + sums[source] / times
+
+
+def tally(problem: GroupProblem, tags: Mapping[str, Tag]) -> Tally:
+    """Count everything that one step of the group loads.
+
+    Parameters
+    ----------
+    problem : GroupProblem
+        The group.
+    tags : Mapping of str to Tag
+        Tag of every operator but the LOOKUPs.
+    """
+    total = Tally(problem)
+    for rank, times, twins in session_classes(problem, tags):
+        _add_session(total, tags, rank, times)
+        if twins:
+            total.spread(rank, twins, times)
+    _add_mp_copies(total, tags)
+    _add_all_reduce(total, tags)
+    _add_rank_state(total, tags)
+    _add_servers(total)
+    _add_sync(total, tags)
+    return total
+
+
+def session_classes(problem: GroupProblem, tags: Mapping[str, Tag]) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield ranks that stand for a class of equal sessions: (rank, size of the class, the other ranks of it).
+
+    Ranks without MP operators have equal sessions, unless some (not all) nodes share a host.
+    """
+    hosting = {tag for tag in tags.values() if tag != DP}
+    plain = [rank for rank in range(problem.ranks) if rank not in hosting and not problem.hosts_mixed]
+    if plain:
+        yield plain[0], len(plain), plain[1:]
+    yield from ((rank, 1, []) for rank in range(problem.ranks) if rank not in plain)
+
+
+def home(op: Operator, tags: Mapping[str, Tag], rank: int) -> int:
+    """Return the node that runs an operator for a rank's sessions; LOOKUP outputs live on the rank."""
+    tag = DP if op.kind is Kind.LOOKUP else tags[op.name]
+    return rank if tag == DP else int(tag)
+
+
+def runs_backward(problem: GroupProblem, op: Operator) -> bool:
+    """Whether an operator has a backward computation of its own: LOOKUPs pass their gradient on to the servers."""
+    return op.kind not in {Kind.LOOKUP, Kind.DENSE_INPUT} and problem.model.graph.needs_gradient[op.name]
+
+
+def session_memory(problem: GroupProblem, op: Operator) -> int:
+    """Bytes that one session holds for an operator where it runs, gradients of its inputs included."""
+    if op.kind is Kind.FIXED:
+        return 0
+    graph = problem.model.graph
+    gradients = sum(problem.bytes_of(name) for name in dict.fromkeys(op.inputs) if graph.needs_gradient[name])
+    return in_flight_bytes(op, problem.batch) + gradients
+
+
+def _add_session(total: Tally, tags: Mapping[str, Tag], rank: int, times: int) -> None:
+    problem, costs = total.problem, total.problem.costs
+    total.core["other"][rank] += times * (costs.next_batch_seconds + costs.metric_seconds)
+    for op in problem.model.graph:
+        at = home(op, tags, rank)
+        if op.kind is not Kind.LOOKUP:
+            total.work(at, "compute", costs.ops[op.name].forward, times)
+            if runs_backward(problem, op):
+                total.work(at, "compute", costs.ops[op.name].backward, times)
+            if op.parameters:
+                total.work(at, "update", costs.ops[op.name].update, times)
+            total.memory[at] += times * problem.hogwild * session_memory(problem, op)
+        _add_tensor(total, tags, op, rank, times)
+    for link in problem.servers:
+        _add_pull(total, link, rank, times)
+    for table, parts in problem.split_tables.items():
+        total.core["compute"][rank] += times * (parts - 1) * costs.sum_seconds_per_byte * problem.bytes_of(table)
+        total.memory[rank] += times * problem.hogwild * problem.bytes_of(table)
+
+
+def _add_tensor(total: Tally, tags: Mapping[str, Tag], op: Operator, rank: int, times: int) -> None:
+    """Book the messages of a tensor and of its gradient, and the additions of partial gradients."""
+    problem, graph, size = total.problem, total.problem.model.graph, total.problem.bytes_of(op.name)
+    source, gradient = home(op, tags, rank), graph.needs_gradient[op.name]
+    users: dict[int, int] = {source: 0}
+    for consumer in graph.consumers[op.name]:
+        place = home(graph[consumer], tags, rank)
+        users[place] = users.get(place, 0) + 1
+    for place, count in users.items():
+        if place != source:
+            total.message(source, place, size, times=times)
+            total.memory[place] += times * problem.hogwild * size
+            if gradient:
+                total.message(place, source, size, times=times)
+                total.memory[source] += times * problem.hogwild * size
+        if gradient:
+            local = count - 1 if place != source else max(0, count + len(users) - 2)
+            total.core["compute"][place] += times * local * problem.costs.sum_seconds_per_byte * size
+            total.memory[place] += times * problem.hogwild * local * size
+
+
+def _add_pull(total: Tally, link: ServerLink, rank: int, times: int) -> None:
+    """Book one session's traffic with an embedding server, and the memory of what the rank receives."""
+    problem, server = total.problem, total.index[link.node.name]
+    for source, target, size in (
+        (rank, server, link.ids_bytes),
+        (server, rank, link.pooled_bytes),
+        (rank, server, link.pooled_bytes),
+    ):
+        total.message(source, target, size, "embedding", times)
+    total.memory[rank] += times * problem.hogwild * link.pooled_bytes
+
+
+def _add_mp_copies(total: Tally, tags: Mapping[str, Tag]) -> None:
+    """Book the one copy of parameters and state of each MP operator."""
+    for op in total.problem.model.graph:
+        tag = tags.get(op.name, DP)
+        if tag != DP:
+            total.memory[int(tag)] += resident_bytes(op, total.problem.model)
+
+
+def dp_parameter_bytes(problem: GroupProblem, tags: Mapping[str, Tag]) -> int:
+    """Bytes of the parameters of the DP operators."""
+    return sum(op.parameters for op in problem.model.graph if tags.get(op.name) == DP) * FLOAT_BYTES
+
+
+def _add_all_reduce(total: Tally, tags: Mapping[str, Tag]) -> None:
+    problem, ranks, size = total.problem, total.problem.ranks, dp_parameter_bytes(total.problem, tags)
+    if ranks == 1 or not size:
+        return
+    busy, count = all_reduce_core_seconds(problem.costs, size, ranks), all_reduce_messages(ranks)
+    hosts = [node.host for node in problem.nodes[:ranks]]
+    for rank in range(ranks):
+        total.core["allreduce"][rank] += busy
+        total.messages[rank] += 2 * count
+        abroad = all_reduce_bytes(size, ranks) * (ranks - hosts.count(hosts[rank])) / (ranks - 1)
+        total.tx[rank] += abroad
+        total.rx[rank] += abroad
+        total.memory[rank] += problem.hogwild * size
+
+
+def _add_rank_state(total: Tally, tags: Mapping[str, Tag]) -> None:
+    """Book a rank's own copy of the DP operators and the ids of its batches."""
+    problem = total.problem
+    held = sum(resident_bytes(op, problem.model) for op in problem.model.graph if tags.get(op.name) == DP)
+    ids = sum(ids_bytes(table, problem.batch) for table in problem.model.tables)
+    for rank in range(problem.ranks):
+        total.memory[rank] += held + problem.hogwild * ids
+
+
+def _add_servers(total: Tally) -> None:
+    """Book the work of the servers: the messages of the other groups, lookups and updates of all groups, rows."""
+    problem = total.problem
+    for link in problem.servers:
+        at, batches = total.index[link.node.name], problem.groups * problem.ranks
+        for sums in (total.core["embedding"], total.tx, total.rx, total.messages):
+            if at >= problem.size:
+                sums[at] *= problem.groups
+        total.work(at, "embedding", link.lookup + link.update, batches)
+        total.memory[at] += link.resident_bytes + problem.groups * problem.sessions * link.session_bytes
+
+
+def _add_sync(total: Tally, tags: Mapping[str, Tag]) -> None:
+    """Book the exchanges with the sync servers, spread over the steps between two of them."""
+    problem = total.problem
+    if problem.groups == 1 or problem.sync is None:
+        return
+    often = 1.0 / problem.steps_per_exchange
+    for node, sizes in enumerate(exchange_bytes(problem, tags)):
+        for server, size in enumerate(sizes):
+            if size:
+                _add_exchange(total, node, total.index[problem.sync_servers[server].name], size, often)
+    forward = dp_parameter_bytes(problem, tags)
+    for rank in range(1, problem.ranks if forward else 1):
+        total.message(0, rank, forward, "sync", often)
+        total.core["sync"][rank] += often * problem.costs.sum_seconds_per_byte * forward
+    for op, server in problem.sync_server_of.items():
+        at = total.index[problem.sync_servers[server].name]
+        total.memory[at] += problem.model.graph[op].parameters * FLOAT_BYTES
+
+
+def _add_exchange(total: Tally, node: int, server: int, size: float, often: float) -> None:
+    """Book one node's exchange with one sync server; the server answers the same node of every group."""
+    problem, moved = total.problem, total.problem.costs.exchange_seconds_per_byte * size
+    alone = Tally(problem)
+    alone.message(node, server, size, "sync", often)
+    alone.message(server, node, size, "sync", often)
+    for at, times in ((node, 1), (server, problem.groups)):
+        total.core["sync"][at] += times * (alone.core["sync"][at] + often * moved)
+        total.tx[at] += times * alone.tx[at]
+        total.rx[at] += times * alone.rx[at]
+        total.messages[at] += times * alone.messages[at]
+
+
+def exchange_bytes(problem: GroupProblem, tags: Mapping[str, Tag]) -> list[list[int]]:
+    """Return the parameter bytes that each node exchanges with each sync server; node 0 stands for the DP operators."""
+    sizes = [[0] * len(problem.sync_servers) for _ in problem.nodes]
+    for name, server in problem.sync_server_of.items():
+        tag = tags[name]
+        sizes[0 if tag == DP else int(tag)][server] += problem.model.graph[name].parameters * FLOAT_BYTES
+    return sizes
+
+
+def pull_bytes(problem: GroupProblem) -> int:
+    """Bytes of pooled rows that one session pulls in one step."""
+    return sum(pooled_bytes(problem.model.table[name], problem.batch) for link in problem.servers for name in link.tables)
