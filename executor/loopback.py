@@ -17,6 +17,7 @@ from executor.clock import Clock, ClockKind
 from executor.data.batch import Stream
 from executor.exchange import Endpoint
 from executor.interpreter import Context, Interpreter
+from executor.pool import read_ahead
 from executor.state import JobState, Record, allocate_state
 from executor.transport import Layout, Progress
 from executor.wiring import Label, Wiring, tensor_layout
@@ -71,7 +72,8 @@ class Loopback:
         if len(plan.groups) * plan.ranks * plan.hogwild != 1:
             raise InvalidPlan("a loop-back run takes a plan with one group, one rank and one thread")
         job = verify(transform(plan))
-        self.plan, self.stream, self.steps = plan, stream, steps
+        self.plan, self.steps = plan, steps
+        self.pool = read_ahead(stream, plan.batch, 1, steps)
         self.state: JobState = allocate_state(plan)
         self.state.initialise(plan.seed)
         self.workers = workers(job)
@@ -82,7 +84,7 @@ class Loopback:
                 self._channels["session", 0, 0, 0, send.channel] = Buffer(layout)
         wiring = Wiring(job, self.workers, self._channels)
         self.records = {worker.name: Record(worker, steps) for worker in self.workers}
-        context = Context(plan, self.state, lambda step: stream.batch(step, plan.batch))
+        context = Context(plan, self.state, lambda step: self.pool.take(0, step))
         self._interpreters = [
             Interpreter(Endpoint(w, wiring, Clock(ClockKind.CPU, 0.0), self.records[w.name]), context)
             for w in self.workers

@@ -1,0 +1,303 @@
+"""Measures this machine: what operators, lookups and messages of the executor cost here.
+
+Costs are taken in context: a whole model runs step after step in one process, through the very interpreter that runs
+plans, on batches whose ids are fresh, and each instruction's CPU time is noted. An operator in a tight loop is 37 to 55 %
+faster than in a step, because its data stays in cache; such a number predicts nothing. Messages are timed between two
+processes, the caches swept between them. What comes out is a ``cost_models.profile.Profile``; this module never sees a
+predicted cost.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.profile import BatchPoint, Measurement, MessagePoint, Profile, signature
+from executor.arrays import Floats
+from executor.clock import Clock, ClockKind
+from executor.data.synthetic import SyntheticStream
+from executor.loopback import Loopback
+from executor.state import Record
+from executor.supervisor import supervise
+from executor.transport import Array, Channel, keep_only, shared_array
+from placement.plan import DP, Plan, Shard
+from problem.cluster import Node
+from problem.graph import Kind, Operator
+from problem.local import fingerprint, this_node
+from problem.model import EmbeddingTable, Model
+from programs.instructions import Compute, Instruction, Lookup, Metric, NextBatch, Update
+from programs.workers import Worker
+
+#: Batches at which a model is measured, between which costs are interpolated.
+BATCHES = (64, 256, 512, 1024, 2048)
+#: Bytes of the messages that are timed.
+MESSAGE_BYTES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
+WARMUP_STEPS, TIMED_STEPS = 16, 32
+_SWEEP_BYTES = 8 << 20  # larger than a core's second-level cache
+
+Watch = Callable[[str], None]
+
+
+def in_context_plan(model: Model, batch: int, machine: Node) -> Plan:
+    """Return the plan that is measured: everything on one rank, each table on a server of its own."""
+    tags = {op.name: DP for op in model.graph if op.kind is not Kind.LOOKUP}
+    shards = tuple(Shard(table.name, i, 0, table.rows) for i, table in enumerate(model.tables))
+    servers = tuple(replace(machine, name=f"server-{i}") for i in range(len(model.tables)))
+    return Plan(model, ((replace(machine, name="node-0"),),), servers, batch, tags, shards)
+
+
+def measure_model(
+    model: Model, batches: Iterable[int], *, steps: int = TIMED_STEPS, watch: Watch | None = None
+) -> Profile:
+    """Measure one model in context, without the costs of messages.
+
+    Parameters
+    ----------
+    model : Model
+        What is measured.
+    batches : iterable of int
+        Samples per batch; one run each.
+    steps : int
+        Timed steps of each run.
+    watch : callable, optional
+        Told what is being measured.
+
+    Returns
+    -------
+    Profile
+        Measurements of every operator and table, not fitted yet.
+    """
+    machine, chosen = this_node(), tuple(batches)
+    points: list[Measurement] = []
+    takes: list[BatchPoint] = []
+    metrics: list[float] = []
+    for batch in chosen:
+        if watch is not None:
+            watch(f"{model.name}, batch {batch}")
+        loop = Loopback(in_context_plan(model, batch, machine), SyntheticStream(model, 0), WARMUP_STEPS + steps)
+        for step in range(loop.steps):
+            loop.run_step(step)
+        points += _measurements(loop)
+        rank = _typical(loop, "g0/n0/t0")
+        takes.append(BatchPoint(_batch_bytes(loop), rank[NextBatch][0]))
+        metrics.append(rank[Metric][0])
+    return Profile(
+        machine=fingerprint(),
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        version="0.1.0",
+        batches=chosen,
+        measurements=tuple(points),
+        next_batch=tuple(takes),
+        metric_seconds=float(np.median(metrics)),
+        optimizer=model.optimizer,
+    )
+
+
+def measure_machine(model: Model, extra: Sequence[Model] = (), *, watch: Watch | None = None) -> Profile:
+    """Measure a model at :data:`BATCHES`, other shapes through ``extra`` models, and messages; fit everything.
+
+    Parameters
+    ----------
+    model : Model
+        What is planned next.
+    extra : sequence of Model
+        Models of other shapes, measured at two batches, for the fit of shapes that nobody measured.
+    watch : callable, optional
+        Told what is being measured.
+    """
+    profile = measure_model(model, BATCHES, watch=watch)
+    for other in extra:
+        more = measure_model(other, (128, 512), steps=TIMED_STEPS // 2, watch=watch)
+        profile = replace(profile, measurements=profile.measurements + more.measurements)
+    if watch is not None:
+        watch("messages")
+    subjects: list[Operator | EmbeddingTable] = [s for m in (model, *extra) for s in (*m.graph, *m.tables)]
+    return with_messages(profile).fitted(subjects)
+
+
+def with_messages(profile: Profile) -> Profile:
+    """Return the profile with the costs of messages, sums and elastic updates, measured now."""
+    summing, elastic = _array_costs()
+    return replace(
+        profile,
+        messages=tuple(measure_messages(MESSAGE_BYTES)),
+        sum_seconds_per_byte=summing,
+        exchange_seconds_per_byte=elastic,
+    )
+
+
+# ---- operators and tables
+
+
+def trimmed_mean(seconds: npt.NDArray[np.float64]) -> float:
+    """Mean of the middle 80 % of the values: steady against interrupts, yet not blind to what is usually slow."""
+    ordered = np.sort(seconds)
+    cut = len(ordered) // 10
+    return float(ordered[cut : len(ordered) - cut].mean())
+
+
+def _spread(seconds: npt.NDArray[np.float64]) -> float:
+    low, high = np.percentile(seconds, [25, 75])
+    return float(high - low)
+
+
+def _timed(loop: Loopback, worker: Worker) -> Iterator[tuple[Instruction, npt.NDArray[np.float64]]]:
+    busy = loop.busy_seconds(worker.name)[WARMUP_STEPS:]
+    return ((instruction, busy[:, index]) for index, instruction in enumerate(worker.program))
+
+
+def _typical(loop: Loopback, name: str) -> dict[type, list[float]]:
+    """Typical seconds of a worker's instructions, by class."""
+    worker = next(worker for worker in loop.workers if worker.name == name)
+    found: dict[type, list[float]] = {}
+    for instruction, seconds in _timed(loop, worker):
+        found.setdefault(type(instruction), []).append(trimmed_mean(seconds))
+    return found
+
+
+def _measurements(loop: Loopback) -> Iterator[Measurement]:
+    model, batch = loop.plan.model, loop.plan.batch
+    for worker in loop.workers:
+        for instruction, seconds in _timed(loop, worker):
+            typical, spread = trimmed_mean(seconds), _spread(seconds)
+            match instruction:
+                case Compute(op, phase):
+                    yield Measurement(model.graph[op].signature, phase, batch, typical, spread)
+                case Lookup(shards):
+                    key = signature(model.table[loop.plan.shards[shards[0]].table])
+                    yield Measurement(key, "lookup", batch, typical, spread)
+                case Update(ops=(), shards=shards):
+                    key = signature(model.table[loop.plan.shards[shards[0]].table])
+                    yield Measurement(key, "update", batch, typical, spread)
+                case Update(ops=ops):
+                    yield from _shared_out(model, ops, batch, typical, spread)
+                case _:
+                    pass
+
+
+def _shared_out(model: Model, ops: Sequence[str], batch: int, typical: float, spread: float) -> Iterator[Measurement]:
+    """One update instruction serves all operators; its time is divided by their parameters, which it streams through."""
+    total = sum(model.graph[name].parameters for name in ops)
+    for name in ops:
+        share = model.graph[name].parameters / total
+        yield Measurement(model.graph[name].signature, "update", batch, typical * share, spread * share)
+
+
+def _batch_bytes(loop: Loopback) -> float:
+    batch = loop.pool.take(0, 0)
+    return float(batch.dense.nbytes + batch.labels.nbytes + sum(ids.nbytes for ids in batch.ids.values()))
+
+
+# ---- messages
+
+
+def measure_messages(sizes: Sequence[int], repetitions: int = 24) -> list[MessagePoint]:
+    """Time messages between two processes, caches swept in between.
+
+    Returns
+    -------
+    list of MessagePoint
+        Receiving includes bringing the bytes into the receiver's cache, which the kernel that reads them would pay.
+    """
+    return [_measure_message(size, repetitions) for size in sizes]
+
+
+def _measure_message(size: int, repetitions: int) -> MessagePoint:
+    layout = [((size // 4,), np.float32)]
+    there, back = Channel("sender", "receiver", layout), Channel("receiver", "sender", ())
+    times: dict[str, Floats] = {name: shared_array((repetitions,), np.float64) for name in ("sender", "receiver")}
+    records = {name: Record(_nobody(name), 1) for name in times}
+    ends = {name: (there.ends(name)[0] | back.ends(name)[0]) for name in times}
+    everything = there.ends("")[1] | back.ends("")[1]
+
+    def work(name: str, turn: Callable[[Clock, Record], float]) -> None:
+        keep_only(ends[name], everything)
+        clock = Clock(ClockKind.CPU, 0.0)
+        for repetition in range(repetitions):
+            times[name][repetition] = turn(clock, records[name])
+
+    tasks = {
+        "sender": functools.partial(work, "sender", _Sender(there, back, size)),
+        "receiver": functools.partial(work, "receiver", _Receiver(there, back, size)),
+    }
+    supervise(tasks, records, started=functools.partial(keep_only, set(), everything))
+    typical = {name: trimmed_mean(seconds[2:].astype(np.float64)) for name, seconds in times.items()}
+    return MessagePoint(float(size), typical["sender"], typical["receiver"])
+
+
+def _nobody(name: str) -> Worker:
+    return Worker(name, this_node(), "rank", 0, 0, 0, None, ())
+
+
+class _Sender:
+    """Sweeps its cache, writes the payload (as a kernel would), sends it; its time is that of the send."""
+
+    def __init__(self, there: Channel, back: Channel, size: int) -> None:
+        self.there, self.back = there, back
+        self.payload, self.sweep = np.zeros(size // 4, np.float32), np.zeros(_SWEEP_BYTES // 4, np.float32)
+
+    def __call__(self, clock: Clock, record: Record) -> float:
+        self.sweep += 1.0
+        self.payload += 1.0
+        clock.begin()
+        self.there.send([self.payload], clock, record)
+        clock.lap()
+        used = clock.used
+        self.back.receive(clock, record)
+        return used
+
+
+class _Receiver:
+    """Sweeps its cache, receives, reads the payload twice: the second reading is warm, the difference is the message's."""
+
+    def __init__(self, there: Channel, back: Channel, size: int) -> None:
+        self.there, self.back = there, back
+        self.sweep = np.zeros(_SWEEP_BYTES // 4, np.float32)
+        self.total = 0.0
+        del size
+
+    def __call__(self, clock: Clock, record: Record) -> float:
+        self.sweep += 1.0
+        clock.begin()
+        (payload,) = self.there.receive(clock, record)
+        clock.lap()
+        taking = clock.used
+        cold = self._read(payload, clock)
+        warm = self._read(payload, clock)
+        self.back.send([], clock, record)
+        return taking + max(0.0, cold - warm)
+
+    def _read(self, payload: Array, clock: Clock) -> float:
+        clock.begin()
+        self.total += float(payload.sum())
+        clock.lap()
+        return clock.used
+
+
+# ---- sums and elastic updates
+
+
+def _array_costs(elements: int = 1 << 18, repetitions: int = 24) -> tuple[float, float]:
+    """Seconds per byte of ``a += b``, and of the elastic update (mean of the trainer's and the server's part)."""
+    a, b = np.ones(elements, np.float32), np.ones(elements, np.float32)
+    sweep = np.zeros(_SWEEP_BYTES // 4, np.float32)
+    clock = Clock(ClockKind.CPU, 0.0)
+
+    def timed(action: Callable[[], object]) -> float:
+        seconds = []
+        for _ in range(repetitions):
+            sweep.__iadd__(1.0)
+            clock.begin()
+            action()
+            clock.lap()
+            seconds.append(clock.used)
+        return trimmed_mean(np.array(seconds)) / a.nbytes
+
+    adding = timed(lambda: np.add(a, b, out=a))
+    serving = timed(lambda: np.subtract(a, (a - b) * np.float32(0.1), out=a))
+    return adding, (adding + serving) / 2
