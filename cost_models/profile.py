@@ -20,7 +20,7 @@ from cost_models.costs import MessageCost
 from cost_models.features import Subject, family, features
 from cost_models.fit import Residual, fit_affine, fit_nonnegative, held_out_errors, interpolation_errors, residual
 from problem.errors import BadInput
-from problem.graph import Kind
+from problem.graph import Kind, Operator
 from problem.model import EmbeddingTable
 
 FORMAT = "hiertrain-profile"
@@ -211,7 +211,7 @@ def _samples(profile: Profile, subjects: Mapping[str, Subject]) -> dict[str, lis
     samples: dict[str, list[_Sample]] = {}
     for (key, phase), points in profile._points.items():
         subject = subjects.get(key)
-        if subject is None or (isinstance(subject, EmbeddingTable) != (key.split("/")[0] == "table")):
+        if subject is None or (isinstance(subject, Operator) and subject.kind in {Kind.FIXED, Kind.LOOKUP}):
             continue
         found = samples.setdefault(family(subject, phase), [])
         found.extend(_Sample(subject, key, phase, batch, seconds) for batch, seconds in points.items() if seconds > 0)
@@ -235,7 +235,7 @@ def _best_rate(samples: Mapping[str, list[_Sample]]) -> float:
     rates = [
         point.subject.forward.flops_per_sample * point.batch / point.seconds
         for point in samples.get(f"{Kind.LINEAR}.forward", [])
-        if not isinstance(point.subject, EmbeddingTable)
+        if isinstance(point.subject, Operator)
     ]
     return max(rates, default=0.0)
 

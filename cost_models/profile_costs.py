@@ -103,6 +103,11 @@ class _Costs:
     estimated: dict[str, None] = field(default_factory=dict)  # names, in order; the set that keeps its order
     extrapolated: dict[str, None] = field(default_factory=dict)
 
+    def knows(self, subject: Subject, phase: str) -> bool:
+        """Whether a phase was measured or can be estimated."""
+        measured, _ = self.profile.knots(signature(subject), phase)
+        return bool(measured) or family(subject, phase) in self.profile.coefficients
+
     def seconds(self, subject: Subject, phase: str) -> float:
         """Interpolate a measured shape or estimate another one."""
         batches, seconds = self.profile.knots(signature(subject), phase)
@@ -146,10 +151,11 @@ def _op_cost(costs: _Costs, op: Operator, needs_gradient: bool) -> OpCost:
             return PhaseCost(work.seconds_per_sample * costs.batch, traffic)
         return PhaseCost(costs.seconds(op, name), traffic) if runs else PhaseCost()
 
-    computes = op.kind is not Kind.DENSE_INPUT  # NextBatch has already put the dense features in place
+    # NextBatch puts dense features in place: passing them on may not have been worth a measurement.
+    passes_on = op.kind is Kind.DENSE_INPUT and not costs.knows(op, "forward")
     return OpCost(
-        phase("forward", op.forward, computes),
-        phase("backward", op.backward, computes and needs_gradient),
+        phase("forward", op.forward, not passes_on),
+        phase("backward", op.backward, needs_gradient),
         phase("update", op.update, op.parameters > 0),
     )
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cost_models.codecs import ROWWISE_BITS, SPARSE, Codec, Message
 
 MILLION = 10**6
-#: Compression ratios of papers/README.md section 2.7, as printed: eta, COO32, idx16, bitmask, MP round trip.
+#: Compression ratios derived from Gupta et al. (KDD 2021), as printed: eta, COO32, idx16, bitmask, MP round trip.
 PRINTED = [
     (0.75, "2.0", "2.7", "3.6", "3.8"),
     (0.90, "5.0", "6.7", "7.6", "8.6"),

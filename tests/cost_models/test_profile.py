@@ -205,6 +205,23 @@ def test_backward_is_not_asked_of_operators_that_need_no_gradient() -> None:
     assert costs.ops["both"].backward.core_seconds == 0
 
 
+def test_dense_features_cost_what_was_measured_or_nothing() -> None:
+    """Passing dense features on counts when it was measured, and costs nothing when it was not."""
+    model = small()
+    profile = measured(subjects_of(model))
+    assert profile_costs(profile, model, 64, HERE).ops["dense"].forward.core_seconds == 0
+    entry = Measurement(model.graph["dense"].signature, "forward", 64, 2e-6)
+    more = replace(profile, measurements=(*profile.measurements, entry)).fitted(subjects_of(model))
+    assert profile_costs(more, model, 64, HERE).ops["dense"].forward.core_seconds == 2e-6
+
+
+def test_imported_operators_are_not_fitted() -> None:
+    """Operators known by their costs only have no features; measuring them by accident does no harm."""
+    ops = [Operator(f"x{i}", Kind.FIXED, width=i + 1) for i in range(4)]
+    entries = tuple(Measurement(op.signature, "forward", 64, 1e-6) for op in ops)
+    assert replace(measured([]), measurements=entries).fitted(ops).coefficients == {}
+
+
 def test_first_layer_and_inner_layer_of_one_shape_are_told_apart() -> None:
     """A layer behind dense features computes no input gradient: half the backward work, so another signature."""
     source = Operator("x", Kind.DENSE_INPUT, width=64)
