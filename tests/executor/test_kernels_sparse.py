@@ -1,0 +1,170 @@
+"""Embedding rows: pooling and updates against dense one-hot references, shards, duplicates, the fallback."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from executor import kernels_sparse
+from executor.arrays import Floats, Ids, UnsupportedModel
+from executor.kernels_sparse import coalesce, pool, update_rows
+from executor.parameters import TableRows, allocate_rows
+from problem.model import EmbeddingTable
+
+ROWS, DIM, BATCH, LENGTH, RATE = 23, 5, 16, 3, 0.25
+OPTIMIZERS = ["sgd", "adagrad", "rowwise_adagrad"]
+
+
+def drawn(length: int = LENGTH) -> tuple[Ids, Floats]:
+    """Ids with many duplicates and a gradient of the pooled embeddings."""
+    draw = np.random.default_rng(1)
+    ids = (draw.random((BATCH, length)) ** 3 * ROWS).astype(np.int32)
+    return ids, draw.normal(size=(BATCH, DIM)).astype(np.float32)
+
+
+def one_hot(ids: Ids) -> np.ndarray:
+    """How often each bag holds each row, (B, rows)."""
+    return np.stack([np.bincount(bag, minlength=ROWS) for bag in ids]).astype(np.float64)
+
+
+def whole(optimizer: str) -> TableRows:
+    """A table, with non-zero optimizer state."""
+    held = allocate_rows(EmbeddingTable("t", ROWS, DIM, optimizer=optimizer), 0, ROWS)
+    held.initialise(7)
+    held.state[...] = np.random.default_rng(2).random(held.state.shape)
+    return held
+
+
+def shard(held: TableRows, begin: int, end: int) -> TableRows:
+    """A copy of a range of rows."""
+    state = held.state[begin:end] if held.state.size else held.state
+    return TableRows(held.table, begin, held.rows[begin:end].copy(), state.copy())
+
+
+def reference(held: TableRows, ids: Ids, d_pooled: Floats) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and state after the update, in float64, from the dense gradient one_hot^T d_pooled."""
+    gradient = one_hot(ids).T @ d_pooled.astype(np.float64)
+    rows, state = held.rows.astype(np.float64), held.state.astype(np.float64)
+    touched = np.unique(ids)
+    if held.table.optimizer == "sgd":
+        rows[touched] -= RATE * gradient[touched]
+    elif held.table.optimizer == "adagrad":
+        state[touched] += gradient[touched] ** 2
+        rows[touched] -= RATE * gradient[touched] / (np.sqrt(state[touched]) + 1e-10)
+    else:
+        state[touched] += np.mean(gradient[touched] ** 2, axis=1)
+        rows[touched] -= RATE * gradient[touched] / (np.sqrt(state[touched])[:, None] + 1e-8)
+    return rows, state
+
+
+@pytest.fixture(params=["scipy", "numpy"])
+def _primitive(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run with SciPy's private primitives and with the fallback."""
+    if request.param == "numpy":
+        monkeypatch.setattr(kernels_sparse, "_sparsetools", None)
+
+
+@pytest.mark.parametrize("length", [1, LENGTH])
+def test_pooling_is_the_one_hot_product(length: int) -> None:
+    """The pooled embedding is the dense product of the one-hot counts with the table."""
+    ids, _ = drawn(length)
+    held, out = whole("sgd"), np.full((BATCH, DIM), np.nan, np.float32)
+    pool(held.rows, 0, ids, out)
+    np.testing.assert_allclose(out, one_hot(ids) @ held.rows, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("_primitive")
+@pytest.mark.parametrize("cuts", [(0, 23), (0, 9, 23), (0, 0, 1, 22, 23)])
+def test_pooled_shards_add_up_to_the_table(cuts: tuple[int, ...]) -> None:
+    """Sums over row ranges, an empty one among them, add up to the pooled embedding: foreign ids contribute nothing."""
+    ids, _ = drawn()
+    held, total = whole("sgd"), np.zeros((BATCH, DIM), np.float32)
+    for begin, end in zip(cuts, cuts[1:], strict=False):
+        part = np.full((BATCH, DIM), np.nan, np.float32)
+        pool(shard(held, begin, end).rows, begin, ids, part)
+        total += part
+    np.testing.assert_allclose(total, one_hot(ids) @ held.rows, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("_primitive")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("length", [1, LENGTH])
+def test_update_is_the_dense_update(optimizer: str, length: int) -> None:
+    """Rows and state after an update equal those of the optimizer fed the dense one-hot gradient; others stay."""
+    ids, d_pooled = drawn(length)
+    held = whole(optimizer)
+    rows, state = reference(held, ids, d_pooled)
+    before = held.rows.copy()
+    update_rows(held, ids, d_pooled, RATE)
+    np.testing.assert_allclose(held.rows, rows, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(held.state, state, rtol=1e-5, atol=1e-6)
+    untouched = np.setdiff1d(np.arange(ROWS), ids)
+    assert len(untouched)
+    np.testing.assert_array_equal(held.rows[untouched], before[untouched])
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_updated_shards_are_the_updated_table_to_the_bit(optimizer: str) -> None:
+    """Each row range fed all ids ends with the bits that the whole table has there."""
+    ids, d_pooled = drawn()
+    held = whole(optimizer)
+    parts = [shard(held, begin, end) for begin, end in ((0, 4), (4, 4), (4, 23))]
+    update_rows(held, ids, d_pooled, RATE)
+    for part in parts:
+        update_rows(part, ids, d_pooled, RATE)
+        rows = slice(part.row_begin, part.row_begin + len(part.rows))
+        np.testing.assert_array_equal(part.rows, held.rows[rows])
+        if held.state.size:
+            np.testing.assert_array_equal(part.state, held.state[rows])
+
+
+@pytest.mark.usefixtures("_primitive")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_bug_one_id_in_the_whole_batch_keeps_every_gradient(optimizer: str) -> None:
+    """``rows[ids] -= g`` keeps one of several updates of a row (numpy/numpy#2821); here all of them count."""
+    ids, d_pooled = np.full((BATCH, LENGTH), 4, np.int32), drawn()[1]
+    held = whole(optimizer)
+    rows, _ = reference(held, ids, d_pooled)
+    update_rows(held, ids, d_pooled, RATE)
+    np.testing.assert_allclose(held.rows, rows, rtol=1e-5, atol=1e-6)
+
+
+def test_sgd_adds_in_the_order_of_the_batch() -> None:
+    """SGD gives the bits of a plain loop over samples and ids."""
+    ids, d_pooled = drawn()
+    held = whole("sgd")
+    expected = held.rows.copy()
+    for sample in range(BATCH):
+        for row in ids[sample]:
+            expected[row] += np.float32(-RATE) * d_pooled[sample]
+    update_rows(held, ids, d_pooled, RATE)
+    np.testing.assert_array_equal(held.rows, expected)
+
+
+@pytest.mark.usefixtures("_primitive")
+def test_coalesce_sums_each_distinct_row_once() -> None:
+    """Rows come out ascending, distinct, relative to the range, each with the sum of its gradients."""
+    ids, d_pooled = drawn()
+    touched, gradient = coalesce(ids, 3, 9, d_pooled)
+    expected = np.unique(ids[(ids >= 3) & (ids < 12)])
+    np.testing.assert_array_equal(touched + 3, expected)
+    np.testing.assert_allclose(gradient, (one_hot(ids).T @ d_pooled)[expected], rtol=1e-5, atol=1e-6)
+
+
+def test_no_id_in_range_changes_nothing() -> None:
+    """A shard that no id of the batch falls into stays as it is, whatever the optimizer."""
+    for optimizer in OPTIMIZERS:
+        held = whole(optimizer)
+        before = held.rows.copy()
+        update_rows(held, np.full((BATCH, 1), ROWS + 5, np.int32), drawn()[1], RATE)
+        np.testing.assert_array_equal(held.rows, before)
+
+
+def test_adam_is_refused() -> None:
+    """Tables have no Adam; the message says what they have."""
+    with pytest.raises(UnsupportedModel, match="adam.*sgd, adagrad, rowwise_adagrad"):
+        allocate_rows(EmbeddingTable("t", 4, 2, optimizer="adam"), 0, 4)
+    rows = np.zeros((4, 2), np.float32)
+    held = TableRows(EmbeddingTable("t", 4, 2, optimizer="adam"), 0, rows, rows)
+    with pytest.raises(UnsupportedModel, match="adam"):
+        update_rows(held, np.zeros((1, 1), np.int32), np.ones((1, 2), np.float32), RATE)
