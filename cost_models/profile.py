@@ -121,7 +121,8 @@ class Profile:
     coefficients : Mapping
         For each family of unseen shapes: seconds per unit of each feature; filled in by :meth:`fitted`.
     batch_residuals, shape_residuals : Mapping
-        For each family the held-out error of interpolating in the batch and of the feature model; by :meth:`fitted`.
+        For each family the held-out error of interpolating in the batch and of the feature model; the latter also has
+        ``message.send``, ``message.receive`` and ``next_batch``, each size left out in turn. By :meth:`fitted`.
     source : str
         File that it was read from, for messages.
     """
@@ -192,7 +193,7 @@ class Profile:
             self,
             flops_per_core_second=_best_rate(samples) or self.flops_per_core_second,
             coefficients={name: fit[0] for name, fit in fits.items() if fit[0]},
-            shape_residuals={name: fit[1] for name, fit in fits.items() if fit[1] is not None},
+            shape_residuals={name: fit[1] for name, fit in fits.items() if fit[1] is not None} | _size_residuals(self),
             batch_residuals=_batch_residuals(self, samples),
         )
 
@@ -246,6 +247,24 @@ def _batch_residuals(profile: Profile, samples: Mapping[str, list[_Sample]]) -> 
         curves = dict.fromkeys((point.key, point.phase) for point in points)
         errors = [error for key, phase in curves for error in interpolation_errors(*profile.knots(key, phase))]
         summary = residual(errors)
+        if summary is not None:
+            found[name] = summary
+    return found
+
+
+def _size_residuals(profile: Profile) -> dict[str, Residual]:
+    """Held-out errors of the affine fits of messages and batches, each size left out in its turn."""
+    curves = {
+        "message.send": [(point.bytes, point.send_seconds) for point in profile.messages],
+        "message.receive": [(point.bytes, point.receive_seconds) for point in profile.messages],
+        "next_batch": [(point.bytes, point.seconds) for point in profile.next_batch],
+    }
+    found = {}
+    for name, curve in curves.items():
+        points = [(size, seconds) for size, seconds in curve if seconds > 0]
+        sizes = [str(size) for size, _ in points]
+        rows = [[1.0, size] for size, _ in points]
+        summary = residual(held_out_errors(rows, [seconds for _, seconds in points], sizes, folds=len(sizes) or 1))
         if summary is not None:
             found[name] = summary
     return found

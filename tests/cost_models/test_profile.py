@@ -251,6 +251,18 @@ def is_linear(subject: Subject) -> bool:
     return isinstance(subject, Operator) and subject.kind is Kind.LINEAR
 
 
+def test_fitted_judges_messages_by_sizes_left_out() -> None:
+    """Affine points predict a size that was left out exactly; one that is twice as slow shows as a 50 % error."""
+    profile = measured([])
+    exact = profile.fitted([]).shape_residuals
+    assert set(exact) == {"message.send", "message.receive", "next_batch"}
+    assert max(error.p95 for error in exact.values()) < 1e-9
+    slow = replace(profile.messages[1], send_seconds=2 * profile.messages[1].send_seconds)
+    bent = replace(profile, messages=(profile.messages[0], slow, profile.messages[2])).fitted([])
+    assert bent.shape_residuals["message.send"].p95 > 0.3
+    assert replace(profile, messages=(), next_batch=()).fitted([]).shape_residuals == {}
+
+
 def test_too_few_shapes_are_not_fitted() -> None:
     """Two tables say nothing about a third."""
     model = small()
