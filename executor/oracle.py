@@ -45,6 +45,8 @@ class Oracle:
     ------
     UnsupportedModel
         If the executor lacks a kernel or an update for a part of the model.
+    ValueError
+        If the groups of a tensor are not its consumers, each once.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Oracle:
             held.initialise(seed)
         #: Gradients of the latest step with respect to each operator's output, where one is needed.
         self.d_outputs: dict[str, Floats] = {}
-        self._groups = dict(partial_sums or {})
+        self._groups = _checked_groups(model, partial_sums or {})
         self._row_ranges = dict(row_ranges or {})
         self._kernels: dict[int, dict[str, Kernel]] = {}
 
@@ -158,7 +160,8 @@ class Oracle:
     def _summed(self, name: str, parts: Mapping[str, Floats]) -> Floats | None:
         """Add the parts of a gradient in the order that was asked for; None if there is no part."""
         groups = self._groups.get(name, [list(parts)])
-        sums = [_sum([parts[consumer] for consumer in group]) for group in groups if group]
+        present = [[parts[consumer] for consumer in group if consumer in parts] for group in groups]
+        sums = [_sum(group) for group in present if group]
         return _sum(sums) if sums else None
 
     def _pooled(self, op: Operator, batch: Batch) -> Floats:
@@ -183,6 +186,15 @@ class Oracle:
 
     def _flat(self, op: Operator) -> Floats:
         return self.parameters.flat(op.name) if op.parameters else _NOTHING
+
+
+def _checked_groups(model: Model, groups: Groups) -> dict[str, Sequence[Sequence[str]]]:
+    """Return the groups; refuse one that leaves a consumer out, whose gradient would be lost."""
+    for tensor, of_tensor in groups.items():
+        consumers = model.graph.consumers[tensor]
+        if sorted(name for group in of_tensor for name in group) != sorted(consumers):
+            raise ValueError(f"partial sums of {tensor!r} must name each consumer once: {', '.join(consumers)}")
+    return dict(groups)
 
 
 _NOTHING: Floats = np.zeros(0, np.float32)

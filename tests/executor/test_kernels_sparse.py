@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -79,7 +81,7 @@ def test_pooled_shards_add_up_to_the_table(cuts: tuple[int, ...]) -> None:
     """Sums over row ranges, an empty one among them, add up to the pooled embedding: foreign ids contribute nothing."""
     ids, _ = drawn()
     held, total = whole("sgd"), np.zeros((BATCH, DIM), np.float32)
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in pairwise(cuts):
         part = np.full((BATCH, DIM), np.nan, np.float32)
         pool(shard(held, begin, end).rows, begin, ids, part)
         total += part
@@ -162,7 +164,7 @@ def test_no_id_in_range_changes_nothing() -> None:
 
 def test_adam_is_refused() -> None:
     """Tables have no Adam; the message says what they have."""
-    with pytest.raises(UnsupportedModel, match="adam.*sgd, adagrad, rowwise_adagrad"):
+    with pytest.raises(UnsupportedModel, match=r"adam.*sgd, adagrad, rowwise_adagrad"):
         allocate_rows(EmbeddingTable("t", 4, 2, optimizer="adam"), 0, 4)
     rows = np.zeros((4, 2), np.float32)
     held = TableRows(EmbeddingTable("t", 4, 2, optimizer="adam"), 0, rows, rows)

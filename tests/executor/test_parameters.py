@@ -94,7 +94,9 @@ def test_generators_depend_on_every_part_of_their_key() -> None:
     """Equal keys give equal draws; another seed, name or index gives another."""
     first = generator(0, "a", 1).random()
     assert first == generator(0, "a", 1).random()
-    assert len({first, generator(1, "a", 1).random(), generator(0, "b", 1).random(), generator(0, "a", 2).random()}) == 4
+    assert (
+        len({first, generator(1, "a", 1).random(), generator(0, "b", 1).random(), generator(0, "a", 2).random()}) == 4
+    )
 
 
 def test_what_cannot_be_executed_is_refused() -> None:

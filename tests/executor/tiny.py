@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,14 @@ def cross(name: str, sources: tuple[str, str], width: int, rank: int) -> Operato
 def stack(prefix: str, source: str, widths: Sequence[int]) -> list[Operator]:
     """Layers ``prefix0``, ``prefix1``, ...; widths start with that of the source; the last has no activation if 1 wide."""
     layers = []
-    for index, (inputs, width) in enumerate(zip(widths, widths[1:], strict=False)):
+    for index, (inputs, width) in enumerate(pairwise(widths)):
         activation = "none" if width == 1 else "relu"
         layers.append(linear(f"{prefix}{index}", source, inputs, width, activation))
         source = layers[-1].name
     return layers
 
 
-def dlrm(
-    bottom: Sequence[int], tables: Sequence[EmbeddingTable], top: Sequence[int], **settings: Any
-) -> Model:
+def dlrm(bottom: Sequence[int], tables: Sequence[EmbeddingTable], top: Sequence[int], **settings: Any) -> Model:
     """DLRM: bottom MLP (``bottom[0]`` dense features), tables, dot interaction, top MLP ending in 1, loss."""
     dim, count = bottom[-1], len(tables) + 1
     lower = [Operator("dense", Kind.DENSE_INPUT, width=bottom[0]), *stack("bottom", "dense", bottom)]
