@@ -31,7 +31,7 @@ class Interpreter:
     lowering : Lowering
         Says what an answer of a sync server costs.
     steps : int
-        Steps that every session makes; may be lowered while running (:meth:`finish_early`).
+        Steps that every session makes.
     record : bool
         Whether to keep the end of every instruction.
     on_step : callable
@@ -47,7 +47,7 @@ class Interpreter:
         record: bool,
         on_step: Callable[[Runner], None],
     ) -> None:
-        self.steps = steps
+        self._steps = steps
         self._engine, self._network, self._lowering = engine, network, lowering
         self._record, self._on_step = record, on_step
         self._runners: tuple[Runner, ...] = ()
@@ -99,10 +99,6 @@ class Interpreter:
         if not self._engine.run():
             raise Deadlock(tuple(self._waits()))
 
-    def finish_early(self) -> None:
-        """Let every session end with the step that the farthest worker is in."""
-        self.steps = min(self.steps, 1 + max(runner.step for runner in self._runners))
-
     # ---- going on
 
     def _begin(self, runner: Runner) -> None:
@@ -152,7 +148,7 @@ class Interpreter:
         self._on_step(runner)
         for shadow in self._paced.get(runner, ()):
             self._exchange_if_due(shadow)
-        if runner.step < self.steps:
+        if runner.step < self._steps:
             runner.begun.append(self._engine.now)
             return True
         runner.finished = True

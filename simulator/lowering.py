@@ -53,7 +53,7 @@ class Lowering:
 
     def lower(self, worker: Worker) -> tuple[tuple[Primitive, ...], ...]:
         """Return the primitives of each instruction of a worker; each has at least one, and only its last ends it."""
-        return tuple(_ended(tuple(self._one(worker, index, i))) for index, i in enumerate(worker.program))
+        return tuple(_ended(tuple(self._one(worker, i))) for i in worker.program)
 
     def inbox(self, sync_server: int) -> Mailbox:
         """Where the requests to a sync server arrive."""
@@ -70,12 +70,12 @@ class Lowering:
 
     # ---- one function per instruction
 
-    def _one(self, worker: Worker, index: int, instruction: Instruction) -> Iterator[Primitive]:
+    def _one(self, worker: Worker, instruction: Instruction) -> Iterator[Primitive]:
         match instruction:
             case Send() | Recv():
                 yield from self._message(worker, instruction)
-            case AllReduce(bytes=size):
-                yield from self._all_reduce(worker, index, size)
+            case AllReduce():
+                yield from self._all_reduce(worker, instruction)
             case Update():
                 yield from self._update(worker, instruction)
             case SyncStep():
@@ -126,15 +126,15 @@ class Lowering:
         yield self._phase(worker, cost)
         yield Leave(turnstile, part=Part.PEER)
 
-    def _all_reduce(self, worker: Worker, index: int, size: int) -> Iterator[Primitive]:
+    def _all_reduce(self, worker: Worker, reduce: AllReduce) -> Iterator[Primitive]:
         """Direct reduce-scatter, then all-gather (``programs.collectives``), with the same thread of the other ranks."""
         group, thread, me = worker.group, worker.thread, worker.rank
-        parts = slices(size, self._plan.ranks)
+        parts = slices(reduce.bytes, self._plan.ranks)
         others = [rank for rank in range(self._plan.ranks) if rank != me]
         nodes = self._plan.groups[group]
 
         def box(phase: str, source: int, target: int) -> Mailbox:
-            return self._mailbox("all-reduce", phase, group, thread, index, source, target)
+            return self._mailbox("all-reduce", phase, group, thread, reduce.ops, source, target)
 
         for rank in others:
             yield from self._send(worker, box("scatter", me, rank), nodes[rank].name, parts[rank])

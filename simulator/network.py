@@ -43,10 +43,6 @@ class _Class:
     served: float = 0.0  # bytes that all flows got, ever
     flows: list[tuple[float, int, Delivery]] = field(default_factory=list)  # heap: clock at the end, sequence
 
-    def left_ns(self) -> float:
-        """Nanoseconds until the next of the flows ends at the present rate."""
-        return (self.flows[0][0] - self.clock) / self.rate
-
 
 def max_min_rates(flows: Sequence[tuple[int, int, int]], capacity: Sequence[float]) -> list[float]:
     """Max-min fair rates of classes of flows, each crossing two links.
@@ -67,13 +63,14 @@ def max_min_rates(flows: Sequence[tuple[int, int, int]], capacity: Sequence[floa
         Rate of one flow of each class, in the unit of ``capacity``.
     """
     rates = [-1.0] * len(flows)
-    crossing: dict[int, list[int]] = {}
-    weight: dict[int, int] = {}
+    crossing: list[list[int]] = [[] for _ in capacity]
+    weight = [0] * len(capacity)
     for index, (first, second, count) in enumerate(flows):
-        for link in (first, second):
-            crossing.setdefault(link, []).append(index)
-            weight[link] = weight.get(link, 0) + count
-    shares = {link: capacity[link] / weight[link] for link in sorted(crossing)}
+        crossing[first].append(index)
+        crossing[second].append(index)
+        weight[first] += count
+        weight[second] += count
+    shares = {link: capacity[link] / count for link, count in enumerate(weight) if count}
     while shares:
         link = min(shares, key=shares.__getitem__)
         share = shares.pop(link)
@@ -85,7 +82,8 @@ def max_min_rates(flows: Sequence[tuple[int, int, int]], capacity: Sequence[floa
             other = second if first == link else first
             rest = weight[other] - count
             if rest:  # what is left never falls below the share just given: rounding must not make a rate zero
-                shares[other] = max(share, (shares[other] * weight[other] - share * count) / rest)
+                left = (shares[other] * weight[other] - share * count) / rest
+                shares[other] = left if left > share else share
             else:
                 shares.pop(other, None)
             weight[other] = rest
@@ -193,10 +191,13 @@ class Network:
             return
         machines, active = len(self._nics), list(self._active.values())
         links = [(c.source, machines + c.target, len(c.flows)) for c in active]
+        soonest, first = math.inf, active[0]
         for flows, rate in zip(active, max_min_rates(links, self._capacity), strict=True):
             flows.rate = rate
-        first = min(active, key=_Class.left_ns)
-        end = self._engine.now + max(0, math.floor(first.left_ns() + 0.5))
+            left = (flows.flows[0][0] - flows.clock) / rate
+            if left < soonest:
+                soonest, first = left, flows
+        end = self._engine.now + max(0, math.floor(soonest + 0.5))
         self._engine.at(end, self._end, (self._token, first))
 
     def _end(self, armed: tuple[int, _Class]) -> None:

@@ -175,5 +175,5 @@ def left_out(scenario: Scenario, steps: int, asked: int) -> tuple[str, ...]:
     if scenario.fold > 1:
         said.append(f"One group was simulated for {scenario.fold} alike, with its part of the servers.")
     if steps < asked:
-        said.append(f"{steps} of {asked} steps were simulated: the interval was narrow enough.")
+        said.append(f"{steps} of {asked} steps were simulated: the plan is large.")
     return tuple(said)
