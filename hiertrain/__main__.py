@@ -1,0 +1,5 @@
+"""``python -m hiertrain`` is the ``hiertrain`` command."""
+
+from hiertrain.cli import main
+
+main()

@@ -1,0 +1,64 @@
+"""The command line: puts the commands together and turns every error into one line and an exit code.
+
+Exit codes: 0 done, 2 bad input, 3 no plan fits, 4 a run failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+# One BLAS thread per process: the executor has a process per Hogwild thread. Must be said before NumPy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import typer
+
+from hiertrain import __version__
+from hiertrain.commands import compare, demo, explain, presets, profile, run, simulate, solve
+from problem.errors import HiertrainError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="hiertrain",
+    help="Plan, simulate and run hierarchical training of recommendation models on CPU clusters.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+) -> None:
+    """Plan, simulate and run hierarchical training of recommendation models on CPU clusters."""
+    del debug  # read from the command line by main()
+    if version:
+        print(f"hiertrain {__version__}")
+        raise typer.Exit
+
+
+for module in (demo, profile, solve, simulate, run, compare, explain, presets):
+    app.command()(module.command)
+
+
+def main() -> None:
+    """Entry point of the ``hiertrain`` console script."""
+    try:
+        app()
+    except HiertrainError as error:
+        _fail(error, error.exit_code)
+    except KeyboardInterrupt as error:
+        _fail(error, INTERRUPTED)
+
+
+def _fail(error: BaseException, code: int) -> None:
+    if "--debug" in sys.argv:
+        raise error
+    message = str(error) or "interrupted"
+    print(f"hiertrain: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(code)

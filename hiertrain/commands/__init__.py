@@ -1,0 +1,1 @@
+"""One file per command; each reads its input, calls one library function, prints one table."""
