@@ -73,7 +73,7 @@ class Loopback:
             raise InvalidPlan("a loop-back run takes a plan with one group, one rank and one thread")
         job = verify(transform(plan))
         self.plan, self.steps = plan, steps
-        self.pool = read_ahead(stream, plan.batch, 1, steps)
+        self.pool = read_ahead(stream, plan.model, plan.batch, 1, steps)
         self.state: JobState = allocate_state(plan)
         self.state.initialise(plan.seed)
         self.workers = workers(job)

@@ -18,7 +18,7 @@ from executor.kernels import Kernel, by_distinct_input, make_kernel
 from executor.kernels_sparse import pool, update_rows
 from executor.kernels_update import update_dense
 from executor.metrics import Metrics, measure
-from executor.parameters import Parameters, allocate_rows
+from executor.parameters import Parameters, TableRows, allocate_rows
 from problem.graph import Kind, Operator
 from problem.model import Model
 
@@ -40,6 +40,8 @@ class Oracle:
         consumers (reverse graph order).
     row_ranges : Mapping of str to sequence of (int, int), optional
         For a table the row ranges (begin, end) whose partial sums make up a pooled embedding, added in order.
+    trained : tuple of Parameters and Mapping of str to TableRows, optional
+        Parameters to go on from, not copied; by default start values by ``seed``.
 
     Raises
     ------
@@ -56,17 +58,16 @@ class Oracle:
         *,
         partial_sums: Groups | None = None,
         row_ranges: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+        trained: tuple[Parameters, Mapping[str, TableRows]] | None = None,
     ) -> None:
         self.model = model
+        parameters, tables = trained or initial_parameters(model, seed)
         #: Dense parameters and their optimizer state.
-        self.parameters = Parameters(model)
-        self.parameters.initialise(seed)
+        self.parameters = parameters
+        #: Tables, whole, with their optimizer state.
+        self.tables = dict(tables)
         #: Gradients of the dense parameters of the latest step, by operator, flat.
         self.gradients = {name: np.zeros_like(self.parameters.flat(name)) for name in self.parameters.operators}
-        #: Tables, whole, with their optimizer state.
-        self.tables = {table.name: allocate_rows(table, 0, table.rows) for table in model.tables}
-        for held in self.tables.values():
-            held.initialise(seed)
         #: Gradients of the latest step with respect to each operator's output, where one is needed.
         self.d_outputs: dict[str, Floats] = {}
         self._groups = _checked_groups(model, partial_sums or {})
@@ -186,6 +187,16 @@ class Oracle:
 
     def _flat(self, op: Operator) -> Floats:
         return self.parameters.flat(op.name) if op.parameters else _NOTHING
+
+
+def initial_parameters(model: Model, seed: int) -> tuple[Parameters, dict[str, TableRows]]:
+    """Return freshly allocated dense parameters and whole tables at their start values."""
+    parameters = Parameters(model)
+    parameters.initialise(seed)
+    tables = {table.name: allocate_rows(table, 0, table.rows) for table in model.tables}
+    for held in tables.values():
+        held.initialise(seed)
+    return parameters, tables
 
 
 def _checked_groups(model: Model, groups: Groups) -> dict[str, Sequence[Sequence[str]]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from executor.data.batch import Batch, Stream
+from executor.data.batch import Batch, Stream, check_batch
+from problem.model import Model
 
 #: Memory that a run's batches may take.
 LIMIT_BYTES = 1 << 30
@@ -41,20 +42,31 @@ def _size(batch: Batch) -> int:
     return batch.dense.nbytes + batch.labels.nbytes + sum(ids.nbytes for ids in batch.ids.values())
 
 
-def read_ahead(stream: Stream, batch: int, sessions: int, steps: int, limit_bytes: int = LIMIT_BYTES) -> BatchPool:
-    """Read the batches of a run.
+def read_ahead(
+    stream: Stream, model: Model, batch: int, sessions: int, steps: int, limit_bytes: int = LIMIT_BYTES
+) -> BatchPool:
+    """Read the batches of a run and check them: kernels do not check bounds.
 
     Parameters
     ----------
     stream : Stream
         Where they come from.
+    model : Model
+        What they are for.
     batch, sessions, steps : int
         Samples per batch, sessions of the job, steps of the run.
     limit_bytes : int
         Memory they may take; at least one step is read.
+
+    Raises
+    ------
+    BadInput
+        A batch does not fit the model, or an id lies outside its table.
     """
     first = stream.batch(0, batch)
     affordable = max(1, limit_bytes // max(1, _size(first) * sessions))
     length = min(steps, affordable)
-    rest = (stream.batch(index, batch) for index in range(1, length * sessions))
-    return BatchPool((first, *rest), sessions, cycled=length < steps)
+    batches = (first, *(stream.batch(index, batch) for index in range(1, length * sessions)))
+    for found in batches:
+        check_batch(found, model)
+    return BatchPool(batches, sessions, cycled=length < steps)

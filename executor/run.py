@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.clock import Clock, ClockKind
-from executor.data.batch import Stream
+from executor.data.batch import Batch, Stream
 from executor.data.synthetic import SyntheticStream
 from executor.exchange import Endpoint
 from executor.interpreter import Context
+from executor.metrics import Metrics
+from executor.oracle import Oracle
 from executor.parameters import Parameters, TableRows, check_supported
 from executor.pool import BatchPool, read_ahead
 from executor.state import JobState, Record, allocate_state, gather
@@ -106,6 +108,10 @@ class RunResult:
     clock: ClockKind
     notes: tuple[str, ...]
 
+    def evaluate(self, batches: Iterable[Batch]) -> Metrics:
+        """Return the quality of the trained, un-cut model on some batches."""
+        return Oracle(self.plan.model, trained=(self.dense, self.tables)).evaluate(batches)
+
 
 def run(plan: Plan, options: RunOptions | None = None, stream: Stream | None = None) -> RunResult:
     """Train a plan with one process per worker.
@@ -129,7 +135,8 @@ def run(plan: Plan, options: RunOptions | None = None, stream: Stream | None = N
     chosen = options or RunOptions()
     check_supported(plan.model)
     wiring = wire(verify(transform(plan)))
-    pool = read_ahead(stream or SyntheticStream(plan.model, plan.seed), plan.batch, sessions(plan), chosen.steps)
+    source = stream or SyntheticStream(plan.model, plan.seed)
+    pool = read_ahead(source, plan.model, plan.batch, sessions(plan), chosen.steps)
     state = allocate_state(plan)
     state.initialise(plan.seed)
     records = {w.name: Record(w, steps_of(plan, w, chosen.steps)) for w in wiring.workers}
@@ -165,7 +172,7 @@ def _work(
     keep_only(*wiring.descriptors(worker.name))
     plan = wiring.job.plan
     session = session_number(plan, worker)
-    durations = options.durations[worker.name] if options.durations is not None else ()
+    durations = options.durations.get(worker.name, ()) if options.durations is not None else ()
     context = Context(plan, state, functools.partial(pool.take, session), durations)
     end = Endpoint(worker, wiring, Clock(options.clock, epoch), records[worker.name])
     run_worker(end, context, options.steps)

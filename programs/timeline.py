@@ -15,7 +15,7 @@ import numpy.typing as npt
 from programs.instructions import AllReduce, Compute, Instruction, Lookup, Metric, NextBatch, Recv, Reduce, Send, Update
 
 #: What a second can be spent on.
-PARTS = ("compute", "embedding", "message", "allreduce", "update", "sync", "other")
+PARTS = ("compute", "embedding", "message", "allreduce", "update", "sync", "other", "waiting")
 
 
 def part_of(instruction: Instruction) -> str:
@@ -89,10 +89,15 @@ class Timeline:
         return rate
 
     def seconds_per_step(self, role: str, warmup: int) -> dict[str, float]:
-        """Mean busy core-seconds per step and worker of a role, by part of :data:`PARTS`."""
+        """Mean seconds per step and worker of a role, by part of :data:`PARTS`.
+
+        Busy core-seconds by part; what is left of the instructions' intervals is ``waiting``.
+        """
         total = dict.fromkeys(PARTS, 0.0)
         workers = [worker for worker in self.workers if worker.role == role]
         for worker in workers:
             for index, instruction in enumerate(worker.instructions):
-                total[part_of(instruction)] += float(worker.busy[warmup:, index].mean())
+                busy = float(worker.busy[warmup:, index].mean())
+                total[part_of(instruction)] += busy
+                total["waiting"] += float((worker.ends - worker.starts)[warmup:, index].mean()) - busy
         return {part: seconds / max(1, len(workers)) for part, seconds in total.items()}

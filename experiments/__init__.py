@@ -1,0 +1,1 @@
+"""QUESTIONS: predictions beside measurements, the demo, plots. Results are rows; plots are small functions of rows."""

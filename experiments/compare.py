@@ -1,0 +1,189 @@
+"""How good was the prediction? Plans are profiled, simulated and run in turn, several rounds, and laid side by side.
+
+Profile and run alternate, because a machine that others use drifts: a ratio is taken within a round, and the median over
+rounds is quoted. Yardstick is the ``cpu`` clock (every worker counts as having a core of its own); the wall clock stands
+beside it with a verdict on what it is worth. Costs come from this machine's profile only, whatever machine a plan is for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from cost_models.costs import CostTable
+from cost_models.profile import Profile
+from cost_models.profile_costs import profile_costs
+from executor.capacity import free_cores, wall_verdict
+from executor.profiler import measure_model, with_messages
+from executor.run import RunOptions, RunResult, run
+from placement.plan import Plan
+from problem.local import this_node
+from problem.model import Model
+from programs.timeline import PARTS
+from simulator.machines import Sharing
+from simulator.result import SimulationResult
+from simulator.simulate import simulate
+
+#: Plans whose throughputs differ by more than this must be ranked alike by prediction and measurement.
+RANKING_MARGIN = 0.10
+Watch = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Round:
+    """One plan in one round: samples per second and seconds per step by part."""
+
+    predicted: float
+    measured: float
+    wall_predicted: float
+    wall_measured: float
+    predicted_parts: Mapping[str, float]
+    measured_parts: Mapping[str, float]
+    first_loss: float
+    last_loss: float
+    free_cores: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One plan, all rounds.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    workers : int
+        Processes of the run.
+    rounds : tuple of Round
+        What each round gave.
+    """
+
+    plan: Plan
+    workers: int
+    rounds: tuple[Round, ...] = field(repr=False)
+
+    def middle(self, name: str) -> float:
+        """Median over rounds of a field of :class:`Round`."""
+        return median(float(getattr(found, name)) for found in self.rounds)
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Predicted over measured, by round (cpu clock)."""
+        return tuple(found.predicted / found.measured for found in self.rounds)
+
+    @property
+    def ratio(self) -> float:
+        """Median of :attr:`ratios`."""
+        return median(self.ratios)
+
+    @property
+    def step_seconds(self) -> float:
+        """Measured seconds of a rank's step, median over rounds (cpu clock)."""
+        sessions = len(self.plan.groups) * self.plan.ranks * self.plan.hogwild
+        return self.plan.batch * sessions / self.middle("measured")
+
+    @property
+    def wall_verdict(self) -> str:
+        """What the wall clock is worth: empty, or why it is inconclusive."""
+        return wall_verdict(self.workers, self.middle("free_cores"))
+
+    def blame(self) -> dict[str, tuple[float, float]]:
+        """Predicted and measured seconds per rank step by part, medians over rounds."""
+        return {
+            part: (
+                median(found.predicted_parts[part] for found in self.rounds),
+                median(found.measured_parts[part] for found in self.rounds),
+            )
+            for part in PARTS
+        }
+
+
+def compare(
+    plans: Sequence[Plan], *, rounds: int = 5, steps: int = 30, watch: Watch | None = None
+) -> tuple[Comparison, ...]:
+    """Profile, simulate and run plans on this machine, ``rounds`` times in turn.
+
+    Parameters
+    ----------
+    plans : sequence of Plan
+        What to compare.
+    rounds, steps : int
+        Rounds; steps of each run (a fifth of them is warm-up).
+    watch : callable, optional
+        Told what is going on.
+
+    Raises
+    ------
+    WorkerFailed
+        A run failed.
+    """
+    found: list[list[Round]] = [[] for _ in plans]
+    workers = [0] * len(plans)
+    for number in range(rounds):
+        costs = _Costs(watch, f"round {number + 1} of {rounds}")
+        for index, plan in enumerate(plans):
+            if watch is not None:
+                watch(f"round {number + 1} of {rounds}, running {plan.name}")
+            result, outcome = _round(plan, costs.of(plan), steps)
+            found[index].append(outcome)
+            workers[index] = len(result.workers)
+    return tuple(
+        Comparison(plan, count, tuple(outcomes)) for plan, count, outcomes in zip(plans, workers, found, strict=True)
+    )
+
+
+class _Costs:
+    """Costs measured in one round, once for each model and batch."""
+
+    def __init__(self, watch: Watch | None, title: str) -> None:
+        self._watch, self._title = watch, title
+        self._profiles: dict[tuple[str, int], Profile] = {}
+
+    def of(self, plan: Plan) -> CostTable:
+        key = (plan.model.name, plan.batch)
+        if key not in self._profiles:
+            if self._watch is not None:
+                self._watch(f"{self._title}, measuring {plan.model.name}")
+            self._profiles[key] = measure_at(plan.model, plan.batch)
+        return profile_costs(self._profiles[key], plan.model, plan.batch, this_node())
+
+
+def measure_at(model: Model, batch: int) -> Profile:
+    """Measure a model at one batch size, and messages."""
+    return with_messages(measure_model(model, [batch])).fitted([*model.graph, *model.tables])
+
+
+def _round(plan: Plan, costs: CostTable, steps: int) -> tuple[RunResult, Round]:
+    free = free_cores()
+    result = run(plan, RunOptions(steps=steps))
+    alone = simulate(plan, costs, sharing=Sharing.NONE)
+    shared = simulate(plan, costs, sharing=Sharing.HOST, record=False)
+    warmup = min(20, steps // 5)
+    tenth = max(1, steps // 10)
+    return result, Round(
+        predicted=alone.samples_per_second,
+        measured=result.samples_per_second,
+        wall_predicted=shared.samples_per_second,
+        wall_measured=result.wall_samples_per_second,
+        predicted_parts=_parts(alone),
+        measured_parts=result.timeline.seconds_per_step("rank", warmup),
+        first_loss=float(result.losses[:, :tenth].mean()),
+        last_loss=float(result.losses[:, -tenth:].mean()),
+        free_cores=free,
+    )
+
+
+def _parts(result: SimulationResult) -> dict[str, float]:
+    assert result.timeline is not None
+    return result.timeline.seconds_per_step("rank", result.warmup)
+
+
+def misranked(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, str]]:
+    """Pairs of plans that measurement tells apart by more than :data:`RANKING_MARGIN`, but prediction orders otherwise."""
+    for a, b in itertools.combinations(comparisons, 2):
+        measured = a.middle("measured") / b.middle("measured")
+        predicted = a.middle("predicted") / b.middle("predicted")
+        if max(measured, 1 / measured) > 1 + RANKING_MARGIN and (measured > 1) != (predicted > 1):
+            yield a.plan.name, b.plan.name
