@@ -102,7 +102,7 @@ class Interpreter:
     # ---- going on
 
     def _begin(self, runner: Runner) -> None:
-        runner.begun.append(self._engine.now)
+        runner.begin_step(self._engine.now)
         self._ready.append(runner)
         self._drain()
 
@@ -149,7 +149,7 @@ class Interpreter:
         for shadow in self._paced.get(runner, ()):
             self._exchange_if_due(shadow)
         if runner.step < self._steps:
-            runner.begun.append(self._engine.now)
+            runner.begin_step(self._engine.now)
             return True
         runner.finished = True
         self._unfinished -= 1
@@ -163,14 +163,15 @@ class Interpreter:
         if not work.core_ns and not work.traffic_bytes:
             return True
         runner.since = self._engine.now
-        runner.machine.run(work.core_ns, work.traffic_bytes, self._worked, runner)
+        runner.core_ns = work.core_ns if runner.factor == 1.0 else round(work.core_ns * runner.factor)
+        runner.machine.run(runner.core_ns, work.traffic_bytes, self._worked, runner)
         return False
 
     def _worked(self, runner: Runner) -> None:
         work = runner.flat[runner.position]
         elapsed = self._engine.now - runner.since
         if isinstance(work, Work):  # always; for the type checker
-            ideal = min(elapsed, runner.machine.ideal_ns(work.core_ns, work.traffic_bytes))
+            ideal = min(elapsed, runner.machine.ideal_ns(runner.core_ns, work.traffic_bytes))
             runner.split[work.part] += ideal
             runner.split[Part.SYNC if work.part is Part.SYNC else Part.CONTENTION] += elapsed - ideal
         self._go_on(runner)

@@ -63,9 +63,7 @@ class Observer:
     def rates(self) -> tuple[float, float]:
         """Samples per second of the simulated groups after the warm-up, and the half width of its 95 % interval."""
         done, begun = [rank.done for rank in self.ranks], [rank.begun[0] for rank in self.ranks]
-        batch = self.scenario.plan.batch
-        rate = statistics.throughput(done, begun, batch, self.warmup, self.steps)
-        return rate, statistics.half_width(done, begun, batch, self.warmup, self.steps)
+        return statistics.estimate(done, begun, self.scenario.plan.batch, self.warmup)
 
     def step(self, runner: Runner) -> None:
         """Note the end of a worker's step; called by the interpreter."""

@@ -156,7 +156,7 @@ def _worker_timeline(runner: Runner, scenario: Scenario) -> WorkerTimeline:
     worker, steps, count = runner.worker, len(runner.done), len(runner.code)
     ends = np.array(runner.ends[: steps * count], dtype=np.int64).reshape(steps, count)
     starts = np.hstack([np.array(runner.begun[:steps], dtype=np.int64).reshape(steps, 1), ends[:, :-1]])
-    busy = np.tile([float(busy_ns(primitives)) for primitives in runner.code], (steps, 1))
+    busy = np.outer(runner.factors[:steps], [float(busy_ns(primitives)) for primitives in runner.code])
     if worker.role != "shadow" and scenario.plan.sync is not None:
         passed = np.arange(1, steps + 1) % scenario.plan.sync.gap != 0
         for index, instruction in enumerate(worker.program):
@@ -168,7 +168,8 @@ def _worker_timeline(runner: Runner, scenario: Scenario) -> WorkerTimeline:
 
 def left_out(scenario: Scenario, steps: int, asked: int) -> tuple[str, ...]:
     """Say what the prediction leaves out or takes for granted."""
-    said = ["Every step takes the same work: no variation between steps, no stragglers, no failures."]
+    vary = f"vary by {scenario.variation:.0%}" if scenario.variation else "do not vary"
+    said = [f"Core times {vary} from step to step; no stragglers, no failures."]
     said.append("Lock-free updates cost no more when threads collide; shared caches are not modelled.")
     if scenario.sharing is Sharing.NONE:
         said.append("Every worker has a core of its own (cpu clock); cores and memory bandwidth are not shared.")

@@ -5,8 +5,10 @@ Data only; ``simulator.interpreter`` moves it.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
+from random import Random
 
 from programs.instructions import Instruction
 from programs.workers import Worker
@@ -26,6 +28,10 @@ class Runner:
         Where it runs.
     code : tuple of tuple of Primitive
         Primitives of each instruction.
+    variation : float
+        Coefficient of variation of the core time from step to step.
+    seed : int
+        Seed of the job; with the worker's name it fixes the worker's draws, whatever others draw.
 
     Attributes
     ----------
@@ -33,8 +39,10 @@ class Runner:
         The same, one after the other; ``position`` points into it.
     step : int
         Steps (of a shadow worker: exchanges) that have ended.
-    since : int
-        Start of the primitive under way, in nanoseconds.
+    since, core_ns : int
+        Start of the primitive under way and, if it is work, its core time.
+    factors : list of float
+        For each step, what its core times are multiplied by.
     begun, done : list of int
         Start and end of each step.
     ends : list of int
@@ -46,10 +54,16 @@ class Runner:
     worker: Worker
     machine: Machine
     code: tuple[tuple[Primitive, ...], ...]
+    variation: float = 0.0
+    seed: int = 0
     flat: tuple[Primitive, ...] = ()
     position: int = 0
     step: int = 0
     since: int = 0
+    core_ns: int = 0
+    factor: float = 1.0
+    factors: list[float] = field(default_factory=list)
+    draws: Random = field(init=False)
     begun: list[int] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -58,6 +72,14 @@ class Runner:
 
     def __post_init__(self) -> None:
         self.flat = tuple(primitive for instruction in self.code for primitive in instruction)
+        self.draws = Random(f"{self.seed}/{self.worker.name}")
+
+    def begin_step(self, now: int) -> None:
+        """Note the start of a step and draw how long its work takes: uniform, mean 1, the wanted variation."""
+        self.begun.append(now)
+        if self.variation:
+            self.factor = 1.0 + self.variation * math.sqrt(3.0) * (2.0 * self.draws.random() - 1.0)
+        self.factors.append(self.factor)
 
     def under_way(self) -> tuple[int, Instruction]:
         """Return the index of the instruction under way, and the instruction."""

@@ -41,6 +41,8 @@ class Scenario:
         Groups that the simulated one stands for.
     sharing : Sharing
         Who shares cores and memory bandwidth.
+    variation : float
+        Coefficient of variation of core times from step to step.
     """
 
     plan: Plan
@@ -53,6 +55,7 @@ class Scenario:
     servers: tuple[SyncServer, ...]
     fold: int
     sharing: Sharing
+    variation: float
 
     def ranks(self) -> tuple[Runner, ...]:
         """Workers that read batches."""
@@ -61,8 +64,8 @@ class Scenario:
     def starts(self) -> tuple[tuple[Runner, int], ...]:
         """Workers of sessions and when each begins, in nanoseconds.
 
-        Where cores are shared, sessions of a group begin spread evenly over the core time of a step. Begun at once they
-        would stay in step for ever, all computing, then all sending, which the least noise prevents on real machines.
+        Where cores are shared, sessions of a group begin spread evenly over the core time of a step, so that the warm-up
+        is short: begun at once they would all compute, then all send.
         """
         count = self.plan.ranks * self.plan.hogwild
         found = []
@@ -93,7 +96,7 @@ def foldable(plan: Plan, sharing: Sharing) -> bool:
     return apart and all(kinds(group) == kinds(plan.groups[0]) for group in plan.groups)
 
 
-def stage(job: JobPrograms, costs: CostTable, sharing: Sharing, fold: bool) -> Scenario:
+def stage(job: JobPrograms, costs: CostTable, sharing: Sharing, variation: float, fold: bool) -> Scenario:
     """Build machines, network and workers.
 
     Parameters
@@ -104,6 +107,8 @@ def stage(job: JobPrograms, costs: CostTable, sharing: Sharing, fold: bool) -> S
         What everything costs.
     sharing : Sharing
         Who shares cores and memory bandwidth.
+    variation : float
+        Coefficient of variation of core times from step to step.
     fold : bool
         Let group 0 stand for all groups (:func:`foldable` must hold).
     """
@@ -117,7 +122,9 @@ def stage(job: JobPrograms, costs: CostTable, sharing: Sharing, fold: bool) -> S
     network = Network(engine, [_nic(machine) for machine in machines])
     by_name = {machine.node.name: machine for machine in machines}
     lowering = Lowering(plan, costs, by_name)
-    runners = [Runner(w, by_name[w.node.name], lowering.lower(w)) for w in found if w.role != "sync"]
+    runners = [
+        Runner(w, by_name[w.node.name], lowering.lower(w), variation, plan.seed) for w in found if w.role != "sync"
+    ]
     for worker in found:
         by_name[worker.node.name].workers += 1
     _drop_slack_memory(machines, runners)
@@ -133,6 +140,7 @@ def stage(job: JobPrograms, costs: CostTable, sharing: Sharing, fold: bool) -> S
         servers,
         groups,
         sharing,
+        variation,
     )
 
 

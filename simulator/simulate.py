@@ -22,6 +22,12 @@ BUDGET = 150_000
 FEWEST_STEPS, SHORT_WARMUP = 12, 3
 
 
+#: Core times of a step vary by this much where sessions share resources. Without any variation sessions fall into step
+#: after some 20 steps, all computing, then all sending (20 % less throughput); from 2 % to 30 % the figure is the same
+#: within 0.1 % (docs/simulation.md, "Variation").
+VARIATION = 0.02
+
+
 def simulate(
     plan: Plan,
     costs: CostTable,
@@ -29,6 +35,7 @@ def simulate(
     steps: int = 60,
     warmup: int | None = None,
     sharing: Sharing | None = None,
+    variation: float | None = None,
     record: bool = True,
 ) -> SimulationResult:
     """Simulate a plan.
@@ -45,6 +52,9 @@ def simulate(
         Steps left out of the figures; chosen from the number of steps if None.
     sharing : Sharing, optional
         Who shares cores and memory bandwidth; chosen from the plan's hosts if None.
+    variation : float, optional
+        Coefficient of variation of core times from step to step; None: :data:`VARIATION` where sessions meet at shared
+        resources, else 0.
     record : bool
         Whether to keep the timeline.
 
@@ -56,19 +66,21 @@ def simulate(
     Raises
     ------
     BadInput
-        ``steps`` or ``warmup`` is out of range, or the costs are for another batch size.
+        ``steps``, ``warmup`` or ``variation`` is out of range, or the costs are for another batch size.
     Deadlock
         The programs wait for each other.
     LawBroken
         The result contradicts itself (a fault of the simulator).
     """
     began = time.perf_counter()
-    _check(plan, costs, steps, warmup)
+    _check(plan, costs, steps, warmup, variation)
     sharing = sharing or default_sharing(plan)
+    if variation is None:
+        variation = VARIATION if sharing is not Sharing.NONE and plan.elp > plan.batch else 0.0
     job = transform(plan)
-    scenario = stage(job, costs, sharing, fold=False)
+    scenario = stage(job, costs, sharing, variation, fold=False)
     if _primitives(scenario) * steps > BUDGET and foldable(plan, sharing):
-        scenario = stage(job, costs, sharing, fold=True)
+        scenario = stage(job, costs, sharing, variation, fold=True)
     made = _affordable(scenario, steps, warmup)
     if warmup is None:
         warmup = statistics.default_warmup(made) if made == steps else min(SHORT_WARMUP, made // 3)
@@ -88,10 +100,12 @@ def _affordable(scenario: Scenario, steps: int, warmup: int | None) -> int:
     return min(steps, max(fewest, BUDGET // _primitives(scenario)))
 
 
-def _check(plan: Plan, costs: CostTable, steps: int, warmup: int | None) -> None:
+def _check(plan: Plan, costs: CostTable, steps: int, warmup: int | None, variation: float | None) -> None:
     if steps < 1:
         raise BadInput("simulate", "steps", steps, "at least 1")
     if warmup is not None and not 0 <= warmup < steps:
         raise BadInput("simulate", "warmup", warmup, f"0 to {steps - 1}, fewer than the steps")
+    if variation is not None and not 0.0 <= variation <= 0.5:
+        raise BadInput("simulate", "variation", variation, "0 to 0.5")
     if costs.batch != plan.batch:
         raise BadInput("simulate", "costs.batch", costs.batch, f"the plan's batch size, {plan.batch}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,8 +25,24 @@ def default_warmup(steps: int) -> int:
     return min(10, steps // 3)
 
 
-def throughput(done: Sequence[Sequence[int]], begun: Sequence[int], batch: int, first: int, last: int) -> float:
-    """Samples per second of steps ``first`` to ``last`` (exclusive), summed over the sessions.
+def kept_steps(done: Sequence[Sequence[int]], warmup: int) -> list[int]:
+    """Steps of each session that ended before the first session had ended its last: later ones had less company.
+
+    Parameters
+    ----------
+    done : sequence of sequence of int
+        For each session, the end of each step in nanoseconds.
+    warmup : int
+        Each session keeps at least one step more than these.
+    """
+    first_end = min(ends[-1] for ends in done)
+    return [max(warmup + 1, bisect_right(ends, first_end)) for ends in done]
+
+
+def throughput(
+    done: Sequence[Sequence[int]], begun: Sequence[int], batch: int, first: Sequence[int], last: Sequence[int]
+) -> float:
+    """Samples per second of a range of steps of each session, summed over the sessions.
 
     Parameters
     ----------
@@ -35,23 +52,28 @@ def throughput(done: Sequence[Sequence[int]], begun: Sequence[int], batch: int, 
         For each session, when its first step began.
     batch : int
         Samples per step.
-    first, last : int
-        Range of steps; each session's time is counted from the end of its step ``first - 1``.
+    first, last : sequence of int
+        For each session, the range of steps (``last`` exclusive); time is counted from the end of step ``first - 1``.
     """
     rate = 0.0
-    for ends, begin in zip(done, begun, strict=True):
-        elapsed = ends[last - 1] - (ends[first - 1] if first else begin)
-        rate += batch * (last - first) * NANOSECONDS / elapsed if elapsed else math.inf
+    for ends, begin, low, high in zip(done, begun, first, last, strict=True):
+        elapsed = ends[high - 1] - (ends[low - 1] if low else begin)
+        rate += batch * (high - low) * NANOSECONDS / elapsed if elapsed else math.inf
     return rate
 
 
-def half_width(done: Sequence[Sequence[int]], begun: Sequence[int], batch: int, warmup: int, steps: int) -> float:
-    """Half width of the 95 % confidence interval of the throughput; NaN when there are fewer than 4 steps to judge by."""
-    batches = min(BATCHES, (steps - warmup) // 2)
+def estimate(done: Sequence[Sequence[int]], begun: Sequence[int], batch: int, warmup: int) -> tuple[float, float]:
+    """Throughput after the warm-up and the half width of its 95 % confidence interval.
+
+    The half width is NaN when there are fewer than 4 steps to judge by.
+    """
+    kept = kept_steps(done, warmup)
+    rate = throughput(done, begun, batch, [warmup] * len(kept), kept)
+    batches = min(BATCHES, (min(kept) - warmup) // 2)
     if batches < 2:
-        return math.nan
-    cuts = [warmup + (steps - warmup) * index // batches for index in range(batches + 1)]
-    rates = [throughput(done, begun, batch, a, b) for a, b in itertools.pairwise(cuts)]
-    if not all(math.isfinite(rate) for rate in rates):
-        return math.nan
-    return float(stats.t.ppf(0.975, batches - 1) * np.std(rates, ddof=1) / math.sqrt(batches))
+        return rate, math.nan
+    cuts = [[warmup + (steps - warmup) * index // batches for steps in kept] for index in range(batches + 1)]
+    rates = [throughput(done, begun, batch, low, high) for low, high in itertools.pairwise(cuts)]
+    if not all(math.isfinite(found) for found in rates):
+        return rate, math.nan
+    return rate, float(stats.t.ppf(0.975, batches - 1) * np.std(rates, ddof=1) / math.sqrt(batches))
