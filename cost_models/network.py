@@ -61,16 +61,22 @@ def all_reduce_core_seconds(costs: CostTable, size_bytes: float, ranks: int) -> 
     return handled + costs.sum_seconds_per_byte * (ranks - 1) * piece
 
 
-def round_seconds(message: MessageCost, piece_bytes: float, peers: int, occupancy: float, latency: float) -> float:
-    """Return how long one round of an all-reduce takes: send a piece to every peer, receive one from every peer.
+def round_forms(message: MessageCost, piece: float, peers: int, occupancy: float, latency: float) -> tuple[float, ...]:
+    """Return the linear forms whose largest is the time of one round of an all-reduce.
 
-    The thread first makes all its sends, then all its receives; pieces pass the NIC one after another, so the last one
-    arrives after the slower of sending and wire. Equal ranks that start together are assumed.
+    In a round a thread sends a piece of ``piece`` bytes to every peer, then receives one from every peer. Either its
+    sends or the first arrival delay the receives, or the last arrival does: pieces pass the NIC one after another, each
+    after the slower of sending and ``occupancy``. Equal ranks that start together are assumed.
     """
-    send, receive = message.send(piece_bytes), message.receive(piece_bytes)
+    send, receive = message.send(piece), message.receive(piece)
     first = send + occupancy + latency
-    last = first + (peers - 1) * max(send, occupancy)
-    return max(max(peers * send, first) + peers * receive, last + receive)
+    last = first + receive
+    return (
+        peers * (send + receive),
+        first + peers * receive,
+        last + (peers - 1) * send,
+        last + (peers - 1) * occupancy,
+    )
 
 
 def all_reduce_seconds(costs: CostTable, size_bytes: float, nodes: tuple[Node, ...], slowdown: float = 1.0) -> float:
@@ -81,5 +87,5 @@ def all_reduce_seconds(costs: CostTable, size_bytes: float, nodes: tuple[Node, .
     piece = size_bytes / ranks
     occupancy = max(occupancy_seconds(nodes[0], node, piece) for node in nodes[1:])
     latency = max(latency_seconds(nodes[0], node) for node in nodes[1:])
-    one = round_seconds(costs.message, piece, ranks - 1, occupancy / slowdown, latency / slowdown)
+    one = max(round_forms(costs.message, piece, ranks - 1, occupancy / slowdown, latency / slowdown))
     return slowdown * (2 * one + costs.sum_seconds_per_byte * (ranks - 1) * piece)

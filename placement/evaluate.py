@@ -116,7 +116,8 @@ class Evaluation:
         if self.latency_seconds / self.hogwild > self.step_seconds:
             return f"critical path of one thread ({self.latency_seconds:.3g} s over {self.hogwild} threads)"
         load = self.busiest
-        return f"{RESOURCES[load.resources.index(load.seconds)]} of {load.role} node {load.node} ({load.seconds:.3g} s per step)"
+        resource = RESOURCES[load.resources.index(load.seconds)]
+        return f"{resource} of {load.role} node {load.node} ({load.seconds:.3g} s per step)"
 
 
 def evaluate(problem: GroupProblem, tags: Mapping[str, Tag]) -> Evaluation:

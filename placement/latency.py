@@ -50,6 +50,21 @@ def session_seconds(problem: GroupProblem, tags: Mapping[str, Tag], rank: int) -
     return session.step() - first
 
 
+def pull_times(problem: GroupProblem, rank: int) -> tuple[float, dict[str, float]]:
+    """Return when a rank's thread has sent its requests, and when each table's pooled rows can be there.
+
+    Seconds from the start of a step in an idle system, the messages received, so no step is faster.
+    """
+    session = _Session(problem, {op.name: DP for op in problem.model.graph}, rank)
+    start = session.begin()
+    ready: dict[str, float] = {}
+    for table in session.waiting:
+        pooled, session.nodes[rank] = dict(session.pooled), start
+        session.fetch(table)
+        ready[table], session.pooled = session.nodes[rank], pooled
+    return start, ready
+
+
 def stall_seconds(problem: GroupProblem, tags: Mapping[str, Tag]) -> float:
     """Return what foreground synchronisation adds to a step, averaged over threads: thread 0 stops every gap steps."""
     if problem.sync is None or problem.groups == 1 or problem.sync.mode != "foreground":
@@ -85,16 +100,22 @@ class _Session:
             found[self.home[consumer]] = found.get(self.home[consumer], 0) + 1
         return found
 
-    def step(self) -> float:
-        """Play one step; return when the rank thread is done."""
+    def begin(self) -> float:
+        """Take a batch and ask the servers; return when the rank thread has done so."""
         self.arrived: dict[tuple[str, int], float] = {}  # (tensor or its gradient, node) -> arrival, until received
         self.parts: dict[tuple[str, int], int] = {}
         self.fetched: set[str] = set()
         self.pooled: dict[int, float] = {}
         self.pending = [len(link.tables) for link in self.problem.servers]
         self.waiting = {op.name: len(self.graph.consumers[op.name]) for op in self.graph if op.kind is Kind.LOOKUP}
+        self.nodes = [max(clock, self.nodes[self.rank]) for clock in self.nodes]  # no copy runs ahead of its rank
         self._spend(self.rank, self.costs.next_batch_seconds)
         self._request()
+        return self.nodes[self.rank]
+
+    def step(self) -> float:
+        """Play one step; return when the rank thread is done."""
+        self.begin()
         for op in self.graph:
             if op.kind is not Kind.LOOKUP:
                 self._forward(op)
@@ -139,7 +160,7 @@ class _Session:
         seconds = self.costs.message.receive(size) + work.core_seconds
         self.servers[number] = max(self.servers[number], arrival) + seconds * self.costs.slowdown(link.node)
 
-    def _fetch(self, table: str) -> None:
+    def fetch(self, table: str) -> None:
         """Receive on the rank the messages that hold a table's pooled rows, and add the parts of a split table."""
         self.fetched.add(table)
         for number, link in enumerate(self.problem.servers):
@@ -173,7 +194,7 @@ class _Session:
         place = self.home[op.name]
         for source in dict.fromkeys(op.inputs):
             if self.graph[source].kind is Kind.LOOKUP and source not in self.fetched:
-                self._fetch(source)
+                self.fetch(source)
             if self.graph[source].kind is Kind.LOOKUP and place != self.rank and (source, place) not in self.parts:
                 self.parts[source, place] = 0
                 self._post(source, self.problem.bytes_of(source), self.rank, place)

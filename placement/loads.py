@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cost_models.costs import PhaseCost
-from cost_models.memory import ids_bytes, in_flight_bytes, pooled_bytes, resident_bytes
+from cost_models.memory import ids_bytes, in_flight_bytes, resident_bytes
 from cost_models.network import all_reduce_bytes, all_reduce_core_seconds, all_reduce_messages, on_one_host
 from placement.group import GroupProblem, ServerLink
 from placement.plan import DP, Tag
@@ -80,6 +80,15 @@ def tally(problem: GroupProblem, tags: Mapping[str, Tag]) -> Tally:
     return total
 
 
+def fixed_tally(problem: GroupProblem) -> Tally:
+    """Count only what does not depend on tags: ranks without their operators, and the embedding servers."""
+    total = Tally(problem)
+    for rank in range(problem.ranks):
+        _add_fixed(total, rank, 1)
+    _add_servers(total)
+    return total
+
+
 def session_classes(problem: GroupProblem, tags: Mapping[str, Tag]) -> Iterator[tuple[int, int, list[int]]]:
     """Yield ranks that stand for a class of equal sessions: (rank, size of the class, the other ranks of it).
 
@@ -114,7 +123,6 @@ def session_memory(problem: GroupProblem, op: Operator) -> int:
 
 def _add_session(total: Tally, tags: Mapping[str, Tag], rank: int, times: int) -> None:
     problem, costs = total.problem, total.problem.costs
-    total.core["other"][rank] += times * (costs.next_batch_seconds + costs.metric_seconds)
     for op in problem.model.graph:
         at = home(op, tags, rank)
         if op.kind is not Kind.LOOKUP:
@@ -125,6 +133,14 @@ def _add_session(total: Tally, tags: Mapping[str, Tag], rank: int, times: int) -
                 total.work(at, "update", costs.ops[op.name].update, times)
             total.memory[at] += times * problem.hogwild * session_memory(problem, op)
         _add_tensor(total, tags, op, rank, times)
+    _add_fixed(total, rank, times)
+
+
+def _add_fixed(total: Tally, rank: int, times: int) -> None:
+    """Book what a rank's session does whatever the tags: take a batch, pull and push embeddings, record the loss."""
+    problem, costs = total.problem, total.problem.costs
+    total.core["other"][rank] += times * (costs.next_batch_seconds + costs.metric_seconds)
+    total.memory[rank] += times * problem.hogwild * sum(ids_bytes(t, problem.batch) for t in problem.model.tables)
     for link in problem.servers:
         _add_pull(total, link, rank, times)
     for table, parts in problem.split_tables.items():
@@ -194,12 +210,11 @@ def _add_all_reduce(total: Tally, tags: Mapping[str, Tag]) -> None:
 
 
 def _add_rank_state(total: Tally, tags: Mapping[str, Tag]) -> None:
-    """Book a rank's own copy of the DP operators and the ids of its batches."""
+    """Book each rank's own copy of the DP operators."""
     problem = total.problem
     held = sum(resident_bytes(op, problem.model) for op in problem.model.graph if tags.get(op.name) == DP)
-    ids = sum(ids_bytes(table, problem.batch) for table in problem.model.tables)
     for rank in range(problem.ranks):
-        total.memory[rank] += held + problem.hogwild * ids
+        total.memory[rank] += held
 
 
 def _add_servers(total: Tally) -> None:
@@ -254,7 +269,3 @@ def exchange_bytes(problem: GroupProblem, tags: Mapping[str, Tag]) -> list[list[
         sizes[0 if tag == DP else int(tag)][server] += problem.model.graph[name].parameters * FLOAT_BYTES
     return sizes
 
-
-def pull_bytes(problem: GroupProblem) -> int:
-    """Bytes of pooled rows that one session pulls in one step."""
-    return sum(pooled_bytes(problem.model.table[name], problem.batch) for link in problem.servers for name in link.tables)

@@ -1,0 +1,230 @@
+"""Solving one group: baselines, local search, the integer program, and an exact check of everything it proposes.
+
+The solver never owns the incumbent: the best of {baselines, local moves, solver proposals}, each judged by
+``evaluate``, is kept outside. The integer program understates (see ``formulation``), so a proposal may turn out worse
+than promised; it is then forbidden and the solver asked again, until its bound meets the best placement or the limits
+end. Same problem, same seed, same placement: one solver thread, limits in deterministic time; the wall clock is a
+second limit that a fast enough machine never meets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ortools.sat.python import cp_model
+
+from placement.baselines import Baseline, baselines
+from placement.evaluate import Evaluation, evaluate
+from placement.formulation import SCALE, Formulation
+from placement.nets import Contracted
+from placement.plan import DP, Tag
+
+#: Relative difference below which a placement counts as optimal: the rounding of the integer program.
+PRECISION = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to stop.
+
+    Parameters
+    ----------
+    gap : float
+        Relative gap that is good enough.
+    deadline : float
+        Of ``time.monotonic``.
+    deterministic_seconds : float
+        Solver work, in OR-tools' deterministic seconds, over all rounds.
+    rounds : int
+        Proposals that may turn out worse than promised.
+    seed : int
+        Of the solver.
+    """
+
+    gap: float = 0.0
+    deadline: float = float("inf")
+    deterministic_seconds: float = 20.0
+    rounds: int = 200
+    seed: int = 0
+
+
+@dataclass
+class GroupSolution:
+    """The best placement of a group, and a proven bound.
+
+    Parameters
+    ----------
+    tags : dict of str to Tag or None
+        Best placement; None if nothing that fits is known.
+    evaluation : Evaluation or None
+        What it is worth.
+    bound_seconds : float
+        No placement's step is shorter; infinite if nothing fits.
+    baselines : tuple of Baseline
+        All baselines.
+    interrupted : bool
+        Whether the user stopped the solver.
+    """
+
+    tags: dict[str, Tag] | None = None
+    evaluation: Evaluation | None = None
+    bound_seconds: float = 0.0
+    baselines: tuple[Baseline, ...] = ()
+    interrupted: bool = False
+    seen: dict[tuple[Tag, ...], float] = field(default_factory=dict, repr=False)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per step of the best placement; infinite if there is none."""
+        return self.evaluation.seconds if self.evaluation else float("inf")
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether it is proven that nothing fits."""
+        return self.evaluation is None and self.bound_seconds == float("inf")
+
+    def within(self, gap: float) -> bool:
+        """Whether the best placement is proven to be within a relative gap of the optimum."""
+        return self.seconds <= self.bound_seconds * (1 + max(gap, PRECISION))
+
+
+def solve_group(contracted: Contracted, limits: Limits = Limits(), floor_seconds: float = 0.0) -> GroupSolution:  # noqa: B008
+    """Find the best tags for a group.
+
+    Parameters
+    ----------
+    contracted : Contracted
+        The group problem.
+    limits : Limits
+        When to stop.
+    floor_seconds : float
+        A bound that is known already (servers, relaxations).
+
+    Returns
+    -------
+    GroupSolution
+        Never worse than the best baseline that fits.
+    """
+    found = GroupSolution(bound_seconds=floor_seconds, baselines=baselines(contracted))
+    for baseline in found.baselines:
+        _offer(found, contracted, baseline.tags, baseline.evaluation)
+    _polish(found, contracted, limits)
+    if found.evaluation is None and not _first_fit(found, contracted, limits):
+        return found
+    if found.seconds > 0 and not found.within(limits.gap):
+        _prove(found, contracted, limits)
+    return found
+
+
+def _key(contracted: Contracted, tags: Mapping[str, Tag]) -> tuple[Tag, ...]:
+    return tuple(tags[contracted.items[index].ops[0]] for index in contracted.free)
+
+
+def _offer(
+    found: GroupSolution, contracted: Contracted, tags: dict[str, Tag], evaluation: Evaluation | None = None
+) -> bool:
+    """Judge a placement, remember it if it fits and is the best so far; return whether it was."""
+    key = _key(contracted, tags)
+    if key in found.seen:
+        return False
+    value = evaluation or evaluate(contracted.problem, tags)
+    found.seen[key] = value.seconds
+    if not value.fits or value.seconds >= found.seconds:
+        return False
+    found.tags, found.evaluation = tags, value
+    return True
+
+
+def _polish(found: GroupSolution, contracted: Contracted, limits: Limits, budget: int = 2000) -> None:
+    """Move single items as long as that helps; at most ``budget`` placements are judged."""
+    improved = found.tags is not None
+    while improved:
+        improved = False
+        for tags in _neighbours(contracted, found.tags or {}):
+            if budget <= 0 or time.monotonic() > limits.deadline:
+                return
+            budget -= 1
+            if _offer(found, contracted, contracted.canonical(tags)):
+                improved = True
+                break
+
+
+def _neighbours(contracted: Contracted, tags: Mapping[str, Tag]) -> Iterator[dict[str, Tag]]:
+    """Placements that differ in one item: data-parallel, on a used node, or on the first unused node of a class."""
+    used = {tag for tag in tags.values() if tag != DP}
+    nodes = [n for members in contracted.node_classes for n in _worth_trying(members, used)]
+    for index in contracted.free:
+        for tag in (DP, *sorted(nodes)):
+            if tags[contracted.items[index].ops[0]] != tag:
+                yield {**tags, **dict.fromkeys(contracted.items[index].ops, tag)}
+
+
+def _worth_trying(members: tuple[int, ...], used: set[Tag]) -> list[int]:
+    taken = [node for node in members if node in used]
+    return taken + [node for node in members if node not in used][:1]
+
+
+def _solver(limits: Limits, spent: float) -> cp_model.CpSolver:
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = limits.seed
+    solver.parameters.max_deterministic_time = max(0.0, limits.deterministic_seconds - spent)
+    solver.parameters.max_time_in_seconds = min(3600.0, max(0.0, limits.deadline - time.monotonic()))
+    solver.parameters.relative_gap_limit = limits.gap / 2
+    return solver
+
+
+def _first_fit(found: GroupSolution, contracted: Contracted, limits: Limits) -> bool:
+    """Where no baseline fits: find anything that does, memory alone being looked at; return whether there is."""
+    worst = max(baseline.evaluation.seconds for baseline in found.baselines)
+    form = Formulation(contracted, best_seconds=max(worst, 1e-30) * 1e6, objective=False)
+    for _ in range(limits.rounds):
+        solver = _solver(limits, 0.0)
+        status = solver.solve(form.model)
+        if status == cp_model.INFEASIBLE:
+            found.bound_seconds = float("inf")
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return False
+        tags = form.read(solver)
+        if _offer(found, contracted, tags):
+            _polish(found, contracted, limits)
+            return True
+        form.exclude(tags)
+    return False
+
+
+def _prove(found: GroupSolution, contracted: Contracted, limits: Limits) -> None:
+    """Ask the solver for better placements until its bound meets the best one or the limits end."""
+    form, spent = Formulation(contracted, found.seconds), 0.0
+    for _ in range(limits.rounds):
+        form.hint(found.tags or {})
+        solver = _solver(limits, spent)
+        try:
+            status = solver.solve(form.model)
+        except KeyboardInterrupt:
+            found.interrupted = True
+            return
+        spent += solver.response_proto.deterministic_time
+        if not _learn(found, contracted, form, solver, status) or found.within(limits.gap):
+            return
+
+
+def _learn(
+    found: GroupSolution, contracted: Contracted, form: Formulation, solver: cp_model.CpSolver, status: cp_model.CpSolverStatus
+) -> bool:
+    """Take bound and placement from a round; return whether another round may help."""
+    if status == cp_model.INFEASIBLE:  # nothing as good as the best known is left
+        found.bound_seconds = max(found.bound_seconds, min(found.seconds, form.limit_seconds))
+        return False
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        found.bound_seconds = max(found.bound_seconds, min(found.seconds, form.seconds(solver.best_objective_bound)))
+        return False
+    found.bound_seconds = max(found.bound_seconds, min(found.seconds, form.seconds(solver.best_objective_bound)))
+    tags = form.read(solver)
+    if _offer(found, contracted, tags):
+        _polish(found, contracted, Limits(), budget=200)
+    form.exclude(tags)
+    form.tighten(found.seconds)
+    return status == cp_model.OPTIMAL
