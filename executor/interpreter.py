@@ -163,12 +163,15 @@ class Interpreter:
         for shard, output in zip(instruction.shards, instruction.outputs, strict=True):
             table = self.state.rows[shard]
             assert table is not None
-            out = self.tensors[output] = np.zeros((self.plan.batch, table.table.dim), np.float32)
-            work.append((table.rows, table.row_begin, f"ids.{table.table.name}", out))
+            out = np.zeros((self.plan.batch, table.table.dim), np.float32)
+            total = self.tensors.setdefault(output, out)
+            work.append((table.rows, table.row_begin, f"ids.{table.table.name}", out, total))
 
         def lookup() -> None:
-            for rows, begin, ids, out in work:
+            for rows, begin, ids, out, total in work:
                 pool(rows, begin, self.tensors[ids], out)
+                if total is not out:
+                    np.add(total, out, out=total)
 
         return lookup
 

@@ -53,7 +53,8 @@ class NextBatch:
 class Lookup:
     """Pool the rows of the shards on this server: ``ids.x`` -> ``x`` or ``x@psN``.
 
-    ``shards`` are indices into ``Plan.shards``; ``outputs`` are the tensors produced, one per shard.
+    ``shards`` are indices into ``Plan.shards``; ``outputs`` are the tensors produced, one per shard. Shards with the same
+    output (row ranges of one table that are on the same server) are added in order.
     """
 
     shards: tuple[int, ...]

@@ -1,6 +1,7 @@
 """The verifier: what must hold for every set of programs, checked after every transformation.
 
-1. Every Recv has exactly one Send of the same channel, tensors and bytes, between the places that both name.
+1. Every Recv has exactly one Send of the same channel, tensors and bytes, between the places that both name; the bytes
+   are those of the tensors.
 2. No tensor is used at a place before it was produced or received there, and no channel is used twice in a step.
 3. All ranks of a group enter the same collectives in the same order.
 4. No cyclic wait: the programs of all sessions can be run to the end together (a Send never waits: one slot per step).
@@ -56,6 +57,7 @@ def verify(job: JobPrograms) -> JobPrograms:
         _check_messages(session)
         for program in session.programs:
             _check_definitions(job, session, program)
+        _check_bytes(job, session)
     _check_collectives(job.sessions)
     for session in job.sessions:
         _check_progress(session)
@@ -88,6 +90,15 @@ def _check_messages(session: Session) -> None:
                 raise BrokenProgram(session.rank, program, index, f"expected peers to match {send} at {sender.place}")
     for program, send in sends.values():
         raise BrokenProgram(session.rank, program, program.instructions.index(send), "expected a Recv of this channel")
+
+
+def _check_bytes(job: JobPrograms, session: Session) -> None:
+    """Rule 1, last part; a Recv has the bytes of its Send."""
+    for program, index, instruction in _indexed(session):
+        if isinstance(instruction, Send):
+            size = sum(tensor_bytes(job, name) for name in instruction.tensors)
+            if instruction.bytes != size:
+                raise BrokenProgram(session.rank, program, index, f"expected {size} bytes, the size of its tensors")
 
 
 def _reads(job: JobPrograms, instruction: Instruction) -> Iterable[str]:

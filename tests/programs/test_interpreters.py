@@ -1,0 +1,73 @@
+"""One program, two interpreters: every instruction of the closed set has a meaning and a duration."""
+
+from __future__ import annotations
+
+import functools
+import typing
+
+import pytest
+
+from cost_models.roofline import roofline_costs
+from executor.clock import Clock, ClockKind
+from executor.data import SyntheticStream
+from executor.exchange import Endpoint
+from executor.interpreter import Context, Interpreter
+from executor.pool import read_ahead
+from executor.state import Record, allocate_state
+from executor.wiring import wire
+from placement.plan import Plan
+from programs.instructions import Instruction
+from programs.text import describe
+from programs.timeline import PARTS, part_of
+from programs.transform import transform
+from programs.workers import workers
+from simulator.engine import Engine
+from simulator.lowering import Lowering
+from simulator.machines import Sharing, build_machines, nodes_of
+from tests.programs import plans
+
+
+@pytest.fixture(scope="module")
+def everything() -> Plan:
+    """A plan whose programs have every instruction of the set."""
+    plan = plans.easgd_plan("foreground")
+    found = {type(i) for worker in workers(transform(plan)) for i in worker.program}
+    assert found == set(typing.get_args(Instruction)), "extend this plan when the instruction set grows"
+    return plan
+
+
+def test_the_executor_has_a_meaning_for_every_instruction(everything: Plan) -> None:
+    """Binding a program of all instructions gives one action each."""
+    wiring = wire(transform(everything))
+    try:
+        state = allocate_state(everything)
+        pool = read_ahead(SyntheticStream(everything.model), everything.batch, 4, 1)
+        context = Context(everything, state, functools.partial(pool.take, 0))
+        for worker in wiring.workers:
+            end = Endpoint(worker, wiring, Clock(ClockKind.CPU, 0.0), Record(worker, 1))
+            actions = Interpreter(end, context).actions if worker.role != "sync" else []
+            assert len(actions) == len(worker.program)
+            assert all(callable(action) for action in actions)
+    finally:
+        wiring.close()
+
+
+def test_the_simulator_has_a_duration_for_every_instruction(everything: Plan) -> None:
+    """Lowering a program of all instructions gives at least one primitive each."""
+    costs = roofline_costs(everything.model, everything.batch, everything.groups[0][0])
+    machines = build_machines(Engine(), nodes_of(everything), Sharing.NODE, {})
+    lowering = Lowering(everything, costs, {machine.node.name: machine for machine in machines})
+    for worker in workers(transform(everything)):
+        lowered = lowering.lower(worker)
+        assert len(lowered) == len(worker.program)
+        assert all(lowered)
+
+
+def test_every_instruction_has_a_line_of_text_and_a_part_of_the_time(everything: Plan) -> None:
+    """The text form and the parts that a second is booked under know every instruction."""
+    job = transform(everything)
+    parts = {part_of(i) for worker in workers(job) for i in worker.program}
+    assert parts == set(PARTS)
+    for worker in workers(job):
+        for i in worker.program:
+            assert describe(job, i).startswith(type(i).__name__)
