@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 from cost_models.costs import CostTable
 from cost_models.profile import Profile
@@ -88,6 +89,20 @@ class Comparison:
     def wall_verdict(self) -> str:
         """What the wall clock is worth: empty, or why it is inconclusive."""
         return wall_verdict(self.workers, self.middle("free_cores"))
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Return the figures, ready for ``json.dumps``."""
+        fields = ("predicted", "measured", "wall_predicted", "wall_measured", "first_loss", "last_loss", "free_cores")
+        return {
+            "plan": self.plan.name,
+            "ratio": self.ratio,
+            "ratios": list(self.ratios),
+            "step_seconds": self.step_seconds,
+            "workers": self.workers,
+            "wall_verdict": self.wall_verdict,
+            "blame": {part: list(pair) for part, pair in self.blame().items()},
+            **{name: self.middle(name) for name in fields},
+        }
 
     def blame(self) -> dict[str, tuple[float, float]]:
         """Predicted and measured seconds per rank step by part, medians over rounds."""

@@ -35,7 +35,9 @@ def read_cluster(source: str | None, model_source: str) -> Cluster:
     from problem.graph_json import graph_cluster
 
     if source is None and not model_source.endswith(".json"):
-        raise BadInput("solve", "--cluster", None, "a preset with a count (fb-1s-18c:32), local, or a .toml or .yaml file")
+        raise BadInput(
+            "solve", "--cluster", None, "a preset with a count (fb-1s-18c:32), local, or a .toml or .yaml file"
+        )
     cluster = load_cluster(source) if source is not None else graph_cluster(Path(model_source))
     for note in cluster.assumptions:
         say(f"{cluster.name}: {note}")

@@ -22,5 +22,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON
     emit(
         as_json,
         {"presets": [asdict(preset) for preset in found]},
-        lambda: "\n".join(f"{name:20} {kind:8} {summary}\n{'':29} source: {source}" for name, kind, summary, source in rows),
+        lambda: "\n".join(
+            f"{name:20} {kind:8} {summary}\n{'':29} source: {source}" for name, kind, summary, source in rows
+        ),
     )

@@ -33,14 +33,21 @@ def command(
     save_profile(profile, out)
     residuals = {name: asdict(found) for name, found in sorted(profile.batch_residuals.items())}
     shapes = {name: asdict(found) for name, found in sorted(profile.shape_residuals.items())}
-    document = {"machine": profile.machine, "date": profile.date, "batches": residuals, "shapes": shapes, "out": str(out)}
+    document = {
+        "machine": profile.machine,
+        "date": profile.date,
+        "batches": residuals,
+        "shapes": shapes,
+        "out": str(out),
+    }
     emit(as_json, document, lambda: _text(profile, out))
 
 
 def _text(profile: Profile, out: Path) -> str:
     names = sorted(profile.batch_residuals)
     rows = [
-        (name, *_errors(profile.batch_residuals.get(name)), *_errors(profile.shape_residuals.get(name))) for name in names
+        (name, *_errors(profile.batch_residuals.get(name)), *_errors(profile.shape_residuals.get(name)))
+        for name in names
     ]
     head = ["held-out error of", "batch: median", "95 %", "shape: median", "95 %"]
     lines = [f"machine  {profile.machine}", f"date     {profile.date}", "", table(head, rows), "", f"written to {out}"]
@@ -50,4 +57,4 @@ def _text(profile: Profile, out: Path) -> str:
 def _errors(residual: object) -> tuple[str, str]:
     if residual is None:
         return "-", "-"
-    return f"{100 * getattr(residual, 'median'):.1f} %", f"{100 * getattr(residual, 'p95'):.1f} %"
+    return f"{100 * residual.median:.1f} %", f"{100 * residual.p95:.1f} %"

@@ -1,0 +1,47 @@
+"""Plots: small functions of rows. They read nothing and run nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+#: Wong's colours for colour-blind readers (Nature Methods 8, 441, 2011), of unlike lightness so that grey works too.
+PREDICTED, MEASURED = "#56B4E9", "#D55E00"
+
+
+def plot_comparison(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw predicted and measured throughput of each plan, with the spread of the rounds' ratios, into a PNG.
+
+    Parameters
+    ----------
+    rows : sequence of Mapping
+        Keys ``plan``, ``predicted``, ``measured`` (samples/s, cpu clock), ``ratio``, ``ratios``.
+    path : Path
+        File to write.
+    """
+    figure = Figure(figsize=(8, 0.7 * len(rows) + 1.4), layout="constrained")
+    axis = figure.subplots()
+    positions = range(len(rows))
+    height = 0.38
+    for offset, key, colour, hatch in (
+        (-height / 2, "predicted", PREDICTED, ""),
+        (height / 2, "measured", MEASURED, "//"),
+    ):
+        values = [row[key] / 1e3 for row in rows]
+        axis.barh(
+            [p + offset for p in positions], values, height, label=key, color=colour, hatch=hatch, edgecolor="white"
+        )
+    for position, row in zip(positions, rows, strict=True):
+        longest = max(row["predicted"], row["measured"]) / 1e3
+        spread = f"{row['ratio']:.2f} ({min(row['ratios']):.2f}-{max(row['ratios']):.2f})"
+        axis.annotate(spread, (longest, position), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9)
+    axis.set_yticks(list(positions), [row["plan"] for row in rows])
+    axis.invert_yaxis()
+    axis.set_xlim(0, 1.25 * max(max(row["predicted"], row["measured"]) for row in rows) / 1e3)
+    axis.set_xlabel("thousand samples per second, cpu clock; beside the bars: predicted / measured, median (range)")
+    axis.legend(loc="lower right", frameon=False)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)

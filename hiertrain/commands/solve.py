@@ -1,0 +1,102 @@
+"""``hiertrain solve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hiertrain.output import emit, progress
+from problem.errors import BadInput
+
+if TYPE_CHECKING:
+    from placement.result import PlacementResult
+
+    from placement.plan import Tag
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="Preset, .toml, .json or .csv of tables.")],
+    cluster: Annotated[
+        str | None, typer.Option(help="Preset with a count (fb-1s-18c:32), local, .toml or .yaml.")
+    ] = None,
+    costs: Annotated[Path | None, typer.Option(help="Profile of the machines; default: roofline.")] = None,
+    foreign_costs: Annotated[bool, typer.Option(help="Accept a profile of another machine, scaled.")] = False,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples per thread and step; default: the model's.")] = None,
+    hogwild: Annotated[int | None, typer.Option(min=1, help="Threads per rank; default: one per core.")] = None,
+    group_size: Annotated[str, typer.Option(help="Nodes per group: auto, or a number.")] = "auto",
+    ranks: Annotated[int | None, typer.Option(min=1, help="Data-parallel ranks per group; default: all nodes.")] = None,
+    max_replicas: Annotated[int, typer.Option(min=1, help="Most groups that quality allows.")] = 15,
+    max_elp: Annotated[int | None, typer.Option(min=1, help="Most batch * threads * ranks * groups.")] = None,
+    max_rows: Annotated[int | None, typer.Option(min=1, help="Cap the rows of every table (ids are hashed).")] = None,
+    pin: Annotated[list[str] | None, typer.Option(help="OPERATOR=TAG: dp, or the index of a node. Repeatable.")] = None,
+    sync_gap: Annotated[int, typer.Option(min=1, help="Steps between two exchanges of a group.")] = 8,
+    time_limit: Annotated[float, typer.Option(min=0.01, help="Seconds for the whole search.")] = 60.0,
+    gap: Annotated[float, typer.Option(min=0.0, help="Relative gap that is good enough.")] = 0.005,
+    seed: Annotated[int, typer.Option(help="Seed of the solver and of the plan.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the plan to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Choose groups, operator placement and table shards for a model on a cluster.
+
+    Example: hiertrain solve dlrm-terabyte --cluster fb-1s-18c:32 --max-replicas 4 --out plan.json
+    """
+    from placement.planfile import save_plan
+    from placement.search import SolveOptions, solve
+
+    from hiertrain.loading import read_cluster, read_costs, read_model
+
+    loaded, machines = read_model(model, max_rows), read_cluster(cluster, model)
+    options = SolveOptions(
+        batch=batch,
+        hogwild=hogwild,
+        group_size=_group_size(group_size),
+        ranks=ranks,
+        max_replicas=max_replicas,
+        max_elp=max_elp,
+        pins=dict(_pin(text) for text in pin or ()),
+        sync_gap=sync_gap,
+        time_limit_seconds=time_limit,
+        gap=gap,
+        seed=seed,
+    )
+    costs_for = read_costs(costs, loaded, foreign_costs)
+    with progress("solving"):
+        result = solve(loaded, machines, costs_for, options)
+    if out is not None:
+        save_plan(out, result, costs_for(result.plan.batch, result.plan.groups[0][0]))
+    emit(as_json, result.to_json_dict(), lambda: to_text(result))
+
+
+def _group_size(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise BadInput("solve", "--group-size", text, "auto, or a number of nodes from 1")
+    return int(text)
+
+
+def _pin(text: str) -> tuple[str, Tag]:
+    """Read ``OPERATOR=TAG``; operator names may hold '='."""
+    name, found, tag = text.rpartition("=")
+    if not found or not name or not (tag == "dp" or tag.isdecimal()):
+        raise BadInput("solve", "--pin", text, "OPERATOR=dp or OPERATOR=NODE, a node's index in its group")
+    return name, "dp" if tag == "dp" else int(tag)
+
+
+def to_text(result: PlacementResult) -> str:
+    """Return plan, value, bound and the curve over group sizes."""
+    plan = result.plan
+    mp = [f"{name} on n{tag}" for name, tag in plan.tags.items() if tag != "dp"]
+    lines = [
+        f"plan        {len(plan.groups)} groups of {plan.group_size} nodes, {plan.ranks} ranks each, "
+        f"{plan.hogwild} threads of batch {plan.batch}; {len(plan.servers)} embedding and "
+        f"{len(plan.sync_servers)} sync servers",
+        f"operators   {', '.join(mp) if mp else 'all data-parallel'}",
+        f"throughput  {result.samples_per_second:,.0f} samples/s, bound {result.samples_per_second_bound:,.0f}, "
+        f"gap {100 * result.gap:.2f} %, {result.status} in {result.solve_seconds:.1f} s",
+        f"bottleneck  {result.bottleneck}",
+        "",
+    ]
+    return "\n".join(lines)
