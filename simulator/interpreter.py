@@ -15,7 +15,7 @@ from simulator.engine import Engine
 from simulator.errors import Deadlock
 from simulator.lowering import Lowering
 from simulator.network import Network
-from simulator.primitives import Await, Emit, Enter, EveryGap, Leave, Mailbox, Message, Part, Primitive, Turnstile, Work
+from simulator.primitives import Await, Emit, EveryGap, Mailbox, Message, Part, Primitive, Work
 from simulator.runner import Runner, Shadow, SyncServer
 
 
@@ -60,8 +60,6 @@ class Interpreter:
             Work: self._work,
             Emit: self._emit,
             Await: self._await,
-            Enter: self._enter,
-            Leave: self._leave,
             EveryGap: self._every_gap,
         }
 
@@ -215,32 +213,6 @@ class Interpreter:
         runner.split[Part.SYNC if synchronising else Part.TRANSFER] += transfer
         runner.split[Part.SYNC if synchronising else Part.CONTENTION] += on_wire - transfer
 
-    def _enter(self, runner: Runner, enter: Enter) -> bool:
-        turnstile = enter.turnstile
-        runner.since = self._engine.now
-        turnstile.arrived.append(runner)
-        if len(turnstile.arrived) == turnstile.expected:
-            turnstile.arrived.sort(key=lambda other: other.worker.rank)
-            turnstile.turn = 0
-            self._release(turnstile.arrived[0])
-        return False
-
-    def _leave(self, runner: Runner, leave: Leave) -> bool:
-        turnstile: Turnstile = leave.turnstile
-        runner.since = self._engine.now
-        turnstile.turn += 1
-        if turnstile.turn < turnstile.expected:
-            self._release(turnstile.arrived[turnstile.turn])
-        else:
-            released, turnstile.arrived = turnstile.arrived, []
-            for other in released:
-                self._release(other)
-        return False
-
-    def _release(self, runner: Runner) -> None:
-        runner.split[Part.PEER] += self._engine.now - runner.since
-        self._go_on(runner)
-
     def _every_gap(self, runner: Runner, every: EveryGap) -> bool:
         if (runner.step + 1) % every.gap:
             runner.position += every.skip
@@ -282,9 +254,7 @@ class Interpreter:
         for runner in self._runners:
             if not runner.finished:
                 index, instruction = runner.under_way()
-                primitive = runner.flat[runner.position]
-                what = f"message {primitive.mailbox.label!r}" if isinstance(primitive, Await) else "its turn to update"
-                yield (
-                    f"{runner.worker.name} (step {runner.step}, instruction {index}, "
-                    f"{type(instruction).__name__}) waits for {what}"
-                )
+                wait = runner.flat[runner.position]
+                what = f"the message {wait.mailbox.label!r}" if isinstance(wait, Await) else "nothing"
+                where = f"step {runner.step}, instruction {index}, {type(instruction).__name__}"
+                yield f"{runner.worker.name} ({where}) waits for {what}"

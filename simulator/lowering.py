@@ -20,6 +20,7 @@ from programs.instructions import (
     Lookup,
     Metric,
     NextBatch,
+    Place,
     Recv,
     Reduce,
     Role,
@@ -30,7 +31,7 @@ from programs.instructions import (
 from programs.workers import Worker
 from simulator.engine import to_ns
 from simulator.machines import Machine
-from simulator.primitives import Await, Emit, Enter, EveryGap, Leave, Mailbox, Part, Primitive, Turnstile, Work
+from simulator.primitives import Await, Emit, EveryGap, Mailbox, Part, Primitive, Work
 
 
 class Lowering:
@@ -49,7 +50,6 @@ class Lowering:
     def __init__(self, plan: Plan, costs: CostTable, machines: Mapping[str, Machine]) -> None:
         self._plan, self._costs, self._machines = plan, costs, machines
         self._mailboxes: dict[tuple[Any, ...], Mailbox] = {}
-        self._turnstiles: dict[tuple[Any, ...], Turnstile] = {}
 
     def lower(self, worker: Worker) -> tuple[tuple[Primitive, ...], ...]:
         """Return the primitives of each instruction of a worker; each has at least one, and only its last ends it."""
@@ -117,14 +117,32 @@ class Lowering:
         if not update.ordered or worker.place is None:
             yield self._phase(worker, cost)
             return
-        kind = "ps" if worker.place.role is Role.SERVER else "n"
-        label = f"{kind}{worker.place.index} of group {worker.group}"
-        key = (kind, worker.place.index, worker.group, update.ops, update.shards)
-        turnstile = self._turnstiles.setdefault(key, Turnstile(label))
-        turnstile.expected += 1
-        yield Enter(turnstile, part=Part.PEER)
-        yield self._phase(worker, cost)
-        yield Leave(turnstile, part=Part.PEER)
+        yield from self._in_rank_order(worker, worker.place, self._phase(worker, cost))
+
+    def _in_rank_order(self, worker: Worker, place: Place, work: Work) -> Iterator[Primitive]:
+        """Let the sessions' copies of a place work in rank order: all arrive, the turn is handed on, all go on together.
+
+        The copies are on one machine and tell each other by empty messages, which cost their threads what they cost.
+        """
+        me, last = worker.rank, self._plan.ranks - 1
+        node = worker.node.name
+
+        def box(word: str, rank: int) -> Mailbox:
+            return self._mailbox(word, place.role is Role.SERVER, place.index, worker.group, rank)
+
+        if me == 0:
+            for rank in range(1, last + 1):
+                yield from self._receive(worker, box("arrived", rank), 0, Part.PEER)
+        else:
+            yield from self._send(worker, box("arrived", me), node, 0)
+            yield from self._receive(worker, box("turn", me), 0, Part.PEER)
+        yield work
+        if me < last:
+            yield from self._send(worker, box("turn", me + 1), node, 0)
+            yield from self._receive(worker, box("go on", me), 0, Part.PEER)
+        else:
+            for rank in range(last):
+                yield from self._send(worker, box("go on", rank), node, 0)
 
     def _all_reduce(self, worker: Worker, reduce: AllReduce) -> Iterator[Primitive]:
         """Direct reduce-scatter, then all-gather (``programs.collectives``), with the same thread of the other ranks."""

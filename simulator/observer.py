@@ -63,7 +63,9 @@ class Observer:
     def rates(self) -> tuple[float, float]:
         """Samples per second of the simulated groups after the warm-up, and the half width of its 95 % interval."""
         done, begun = [rank.done for rank in self.ranks], [rank.begun[0] for rank in self.ranks]
-        return statistics.estimate(done, begun, self.scenario.plan.batch, self.warmup)
+        plan = self.scenario.plan
+        period = plan.sync.gap if plan.sync is not None and plan.sync.mode == "foreground" else 1
+        return statistics.estimate(done, begun, plan.batch, self.warmup, period)
 
     def step(self, runner: Runner) -> None:
         """Note the end of a worker's step; called by the interpreter."""

@@ -1,7 +1,7 @@
-"""The five things that a simulated worker can do, and where its time is booked.
+"""The three things that a simulated worker can do, and where its time is booked.
 
-Work on its machine, hand a message to the network, wait for a message, and the two ends of a turnstile (ordered
-updates); :class:`EveryGap` decides which of them a step skips. Pure data: ``simulator.lowering`` makes them from
+Work on its machine, hand a message to the network, wait for a message; :class:`EveryGap` decides which of them a step
+skips. Pure data: ``simulator.lowering`` makes them from
 instructions, ``simulator.interpreter`` carries them out.
 """
 
@@ -47,16 +47,6 @@ class Mailbox:
     serve: Callable[[Message], None] | None = None
 
 
-@dataclass(slots=True, eq=False)
-class Turnstile:
-    """Where the sessions' copies of a place meet for an ordered update: all arrive, then one works after the other."""
-
-    label: str
-    expected: int = 0
-    arrived: list[Any] = field(default_factory=list)
-    turn: int = 0
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Primitive:
     """A step of a worker that the simulator times. ``last``: with it the instruction ends. ``part``: where booked."""
@@ -89,20 +79,6 @@ class Await(Primitive):
     """Wait for the next message of a mailbox."""
 
     mailbox: Mailbox
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Enter(Primitive):
-    """Wait until all have arrived at a turnstile and it is this worker's turn."""
-
-    turnstile: Turnstile
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Leave(Primitive):
-    """Give the turn to the next; go on when all have had theirs."""
-
-    turnstile: Turnstile
 
 
 @dataclass(frozen=True, slots=True, eq=False)

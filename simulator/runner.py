@@ -93,7 +93,7 @@ class Runner:
 
 @dataclass(eq=False, slots=True)
 class Shadow:
-    """A background sync worker: exchanges not more often than every ``gap`` steps of the worker that paces it."""
+    """A background sync worker: one exchange for every ``gap`` steps of the worker that paces it, which never waits."""
 
     runner: Runner
     pace: Runner
@@ -103,8 +103,7 @@ class Shadow:
 
     def due(self) -> bool:
         """Whether the next exchange may start."""
-        last = self.paced_at[-1] if self.paced_at else 0
-        return self.idle and self.pace.step - last >= self.gap
+        return self.idle and len(self.paced_at) < self.pace.step // self.gap
 
 
 @dataclass(eq=False, slots=True)

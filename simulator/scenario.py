@@ -64,16 +64,19 @@ class Scenario:
     def starts(self) -> tuple[tuple[Runner, int], ...]:
         """Workers of sessions and when each begins, in nanoseconds.
 
-        Where cores are shared, sessions of a group begin spread evenly over the core time of a step, so that the warm-up
-        is short: begun at once they would all compute, then all send.
+        Where cores are shared, Hogwild threads begin spread evenly over the core time of a step, and so do ranks unless
+        they meet in every step anyway (all-reduce, ordered updates). Begun at once they would all compute, then all send,
+        and the warm-up would be long.
         """
-        count = self.plan.ranks * self.plan.hogwild
+        plan = self.plan
+        meet = plan.ranks > 1 and (plan.synchronous or bool(plan.dp_ops))
+        lanes = plan.hogwild if meet else plan.hogwild * plan.ranks
         found = []
         for runner in self.runners:
-            offset = 0
-            if runner.worker.role == "rank" and self.sharing is not Sharing.NONE:
-                number = runner.worker.thread * self.plan.ranks + runner.worker.rank
-                offset = sum(map(busy_ns, runner.code)) * number // count
+            worker, offset = runner.worker, 0
+            if worker.role == "rank" and self.sharing is not Sharing.NONE:
+                lane = worker.thread if meet else worker.thread * plan.ranks + worker.rank
+                offset = sum(map(busy_ns, runner.code)) * lane // lanes
             found.append((runner, offset))
         return tuple(found)
 
@@ -150,17 +153,12 @@ def _nic(machine: Machine) -> Nic:
 
 
 def _shadows(plan: Plan, runners: Sequence[Runner]) -> tuple[Shadow, ...]:
-    """Pair each shadow worker with the worker that paces it: thread 0 of its node, or the copy that serves rank 0's."""
-    pace: dict[tuple[int, int], Runner] = {}
-    for runner in runners:
-        worker = runner.worker
-        if worker.place is not None and worker.role in {"rank", "node"} and worker.thread == 0:
-            node = worker.place.index
-            if worker.rank == (node if node < plan.ranks else 0):
-                pace[worker.group, node] = runner
+    """Pair each shadow worker with the worker that paces it: thread 0 of the first rank of its group."""
+    firsts = [r for r in runners if r.worker.role == "rank" and r.worker.rank == r.worker.thread == 0]
+    pace = {runner.worker.group: runner for runner in firsts}
     gap = plan.sync.gap if plan.sync else 1
     shadows = [runner for runner in runners if runner.worker.role == "shadow"]
-    return tuple(Shadow(runner, pace[runner.worker.group, runner.worker.rank], gap) for runner in shadows)
+    return tuple(Shadow(runner, pace[runner.worker.group], gap) for runner in shadows)
 
 
 def _drop_slack_memory(machines: Sequence[Machine], runners: Sequence[Runner]) -> None:

@@ -62,17 +62,33 @@ def throughput(
     return rate
 
 
-def estimate(done: Sequence[Sequence[int]], begun: Sequence[int], batch: int, warmup: int) -> tuple[float, float]:
+def estimate(
+    done: Sequence[Sequence[int]], begun: Sequence[int], batch: int, warmup: int, period: int = 1
+) -> tuple[float, float]:
     """Throughput after the warm-up and the half width of its 95 % confidence interval.
 
-    The half width is NaN when there are fewer than 4 steps to judge by.
+    Parameters
+    ----------
+    done, begun, batch
+        As for :func:`throughput`.
+    warmup : int
+        Steps left out at the start.
+    period : int
+        Steps after which the work repeats (the gap of a foreground exchange); whole periods are counted if there are any.
+
+    Returns
+    -------
+    (float, float)
+        Samples per second; half width, NaN when there are fewer than 4 periods to judge by.
     """
     kept = kept_steps(done, warmup)
-    rate = throughput(done, begun, batch, [warmup] * len(kept), kept)
-    batches = min(BATCHES, (min(kept) - warmup) // 2)
+    unit = period if min(kept) - warmup >= period else 1
+    counts = [(steps - warmup) // unit for steps in kept]
+    rate = throughput(done, begun, batch, [warmup] * len(kept), [warmup + unit * count for count in counts])
+    batches = min(BATCHES, min(counts) // 2)
     if batches < 2:
         return rate, math.nan
-    cuts = [[warmup + (steps - warmup) * index // batches for steps in kept] for index in range(batches + 1)]
+    cuts = [[warmup + unit * (count * index // batches) for count in counts] for index in range(batches + 1)]
     rates = [throughput(done, begun, batch, low, high) for low, high in itertools.pairwise(cuts)]
     if not all(math.isfinite(found) for found in rates):
         return rate, math.nan
