@@ -17,7 +17,9 @@ HEAVY = ("numpy", "scipy", "ortools", "simpy", "matplotlib", "pydantic", "rich")
 
 def modules_after(statement: str) -> set[str]:
     """Top-level modules that are loaded in a fresh interpreter after a statement."""
-    code = f"import json, sys\n{statement}\nprint(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}})))"
+    code = (
+        f"import json, sys\n{statement}\nprint(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}})))"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout))
 
