@@ -13,6 +13,7 @@ import datetime
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from executor.data.synthetic import SyntheticStream
 from executor.loopback import Loopback
 from executor.state import Record
 from executor.supervisor import supervise
-from executor.transport import Array, Channel, keep_only, shared_array
+from executor.transport import Array, Channel, Layout, keep_only, shared_array
 from placement.plan import DP, Plan, Shard
 from problem.cluster import Node
 from problem.graph import Kind, Operator
@@ -39,6 +40,7 @@ BATCHES = (64, 256, 512, 1024, 2048)
 MESSAGE_BYTES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 WARMUP_STEPS, TIMED_STEPS = 16, 32
 _SWEEP_BYTES = 8 << 20  # larger than a core's second-level cache
+_PIECE_BYTES = 1 << 15  # messages carry several tensors; a pooled table of 512 samples x 16 is as large
 
 Watch = Callable[[str], None]
 
@@ -208,7 +210,8 @@ def measure_messages(sizes: Sequence[int], repetitions: int = 24) -> list[Messag
 
 
 def _measure_message(size: int, repetitions: int) -> MessagePoint:
-    layout = [((size // 4,), np.float32)]
+    pieces = max(1, size // _PIECE_BYTES)
+    layout = [((size // 4 // pieces,), np.float32) for _ in range(pieces)]
     there, back = Channel("sender", "receiver", layout), Channel("receiver", "sender", ())
     times: dict[str, Floats] = {name: shared_array((repetitions,), np.float64) for name in ("sender", "receiver")}
     records = {name: Record(_nobody(name), 1) for name in times}
@@ -222,8 +225,8 @@ def _measure_message(size: int, repetitions: int) -> MessagePoint:
             times[name][repetition] = turn(clock, records[name])
 
     tasks = {
-        "sender": functools.partial(work, "sender", _Sender(there, back, size)),
-        "receiver": functools.partial(work, "receiver", _Receiver(there, back, size)),
+        "sender": functools.partial(work, "sender", _Sender(there, back, layout)),
+        "receiver": functools.partial(work, "receiver", _Receiver(there, back)),
     }
     supervise(tasks, records, started=functools.partial(keep_only, set(), everything))
     typical = {name: trimmed_mean(seconds[2:].astype(np.float64)) for name, seconds in times.items()}
@@ -235,17 +238,19 @@ def _nobody(name: str) -> Worker:
 
 
 class _Sender:
-    """Sweeps its cache, writes the payload (as a kernel would), sends it; its time is that of the send."""
+    """Writes the payload, sweeps its cache as the kernels in between would, sends; its time is that of the send."""
 
-    def __init__(self, there: Channel, back: Channel, size: int) -> None:
+    def __init__(self, there: Channel, back: Channel, layout: Layout) -> None:
         self.there, self.back = there, back
-        self.payload, self.sweep = np.zeros(size // 4, np.float32), np.zeros(_SWEEP_BYTES // 4, np.float32)
+        self.payload: list[Any] = [np.zeros(shape, dtype) for shape, dtype in layout]
+        self.sweep = np.zeros(_SWEEP_BYTES // 4, np.float32)
 
     def __call__(self, clock: Clock, record: Record) -> float:
+        for array in self.payload:
+            array += 1
         self.sweep += 1.0
-        self.payload += 1.0
         clock.begin()
-        self.there.send([self.payload], clock, record)
+        self.there.send(self.payload, clock, record)
         clock.lap()
         used = clock.used
         self.back.receive(clock, record)
@@ -255,16 +260,15 @@ class _Sender:
 class _Receiver:
     """Sweeps its cache, receives, reads the payload twice: the second reading is warm, the difference is the message's."""
 
-    def __init__(self, there: Channel, back: Channel, size: int) -> None:
+    def __init__(self, there: Channel, back: Channel) -> None:
         self.there, self.back = there, back
         self.sweep = np.zeros(_SWEEP_BYTES // 4, np.float32)
         self.total = 0.0
-        del size
 
     def __call__(self, clock: Clock, record: Record) -> float:
         self.sweep += 1.0
         clock.begin()
-        (payload,) = self.there.receive(clock, record)
+        payload = self.there.receive(clock, record)
         clock.lap()
         taking = clock.used
         cold = self._read(payload, clock)
@@ -272,9 +276,9 @@ class _Receiver:
         self.back.send([], clock, record)
         return taking + max(0.0, cold - warm)
 
-    def _read(self, payload: Array, clock: Clock) -> float:
+    def _read(self, payload: Sequence[Array], clock: Clock) -> float:
         clock.begin()
-        self.total += float(payload.sum())
+        self.total += sum(float(array.sum()) for array in payload)
         clock.lap()
         return clock.used
 

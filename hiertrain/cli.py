@@ -5,9 +5,11 @@ Exit codes: 0 done, 2 bad input, 3 no plan fits, 4 a run failed, 130 interrupted
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
 
 # One BLAS thread per process: the executor has a process per Hogwild thread. Must be said before NumPy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -36,29 +38,44 @@ def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
 ) -> None:
     """Plan, simulate and run hierarchical training of recommendation models on CPU clusters."""
-    del debug  # read from the command line by main()
+    del debug  # taken off the command line by main(), wherever it stands
     if version:
         print(f"hiertrain {__version__}")
         raise typer.Exit
 
 
-for module in (demo, profile, solve, simulate, run, compare, explain, presets):
-    app.command()(module.command)
+DEBUG = "--debug"
 
 
-def main() -> None:
-    """Entry point of the ``hiertrain`` console script."""
-    try:
-        app()
-    except HiertrainError as error:
-        _fail(error, error.exit_code)
-    except KeyboardInterrupt as error:
-        _fail(error, INTERRUPTED)
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn the errors of a command into one line on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def run_command(*args: Any, **options: Any) -> None:
+        try:
+            command(*args, **options)
+        except HiertrainError as error:
+            _fail(error, error.exit_code)
+        except KeyboardInterrupt as error:
+            _fail(error, INTERRUPTED)
+        except BrokenPipeError:  # the reader of our output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    return run_command
 
 
-def _fail(error: BaseException, code: int) -> None:
-    if "--debug" in sys.argv:
+def _fail(error: BaseException, code: int) -> NoReturn:
+    if DEBUG in sys.argv:
         raise error
     message = str(error) or "interrupted"
     print(f"hiertrain: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(code)
+
+
+for module in (demo, profile, solve, simulate, run, compare, explain, presets):
+    app.command(module.__name__.rpartition(".")[2])(guarded(module.command))
+
+
+def main() -> None:
+    """Entry point of the ``hiertrain`` console script."""
+    app(args=[argument for argument in sys.argv[1:] if argument != DEBUG])

@@ -25,9 +25,8 @@ def command(
 
     Example: hiertrain compare plan-a.json plan-b.json
     """
-    from placement.planfile import load_plan
-
     from experiments.compare import compare
+    from placement.planfile import load_plan
 
     loaded = [load_plan(path).plan for path in plans]
     with progress("comparing") as watch:

@@ -35,9 +35,8 @@ def command(
 
     Example: hiertrain run plan.json --steps 200 --data clicks.tsv
     """
-    from placement.planfile import load_plan
-
     from experiments.training import train
+    from placement.planfile import load_plan
 
     loaded = load_plan(plan)
     with progress("training") as watch:

@@ -36,7 +36,6 @@ def command(
     Example: hiertrain simulate plan.json --trace timeline.json
     """
     from placement.planfile import load_plan
-
     from simulator.machines import Sharing
     from simulator.perfetto import write_trace
     from simulator.simulate import simulate

@@ -11,9 +11,8 @@ from hiertrain.output import emit, progress
 from problem.errors import BadInput
 
 if TYPE_CHECKING:
-    from placement.result import PlacementResult
-
     from placement.plan import Tag
+    from placement.result import PlacementResult
 
 
 def command(
@@ -42,10 +41,9 @@ def command(
 
     Example: hiertrain solve dlrm-terabyte --cluster fb-1s-18c:32 --max-replicas 4 --out plan.json
     """
+    from hiertrain.loading import read_cluster, read_costs, read_model
     from placement.planfile import save_plan
     from placement.search import SolveOptions, solve
-
-    from hiertrain.loading import read_cluster, read_costs, read_model
 
     loaded, machines = read_model(model, max_rows), read_cluster(cluster, model)
     options = SolveOptions(
