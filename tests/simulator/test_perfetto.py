@@ -1,0 +1,96 @@
+"""The trace file: what the viewers require, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+import pytest
+
+from placement.plan import Sync
+from simulator.perfetto import write_trace
+from simulator.simulate import simulate
+from tests.simulator.instances import chain_model, make_costs, make_plan, table
+
+MODEL = chain_model(2, [table()])
+
+
+def nesting_faults(events: list[dict]) -> list[str]:
+    """Complete events of one thread must follow or contain each other; returns those that overlap otherwise."""
+    threads = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            begin = round(event["ts"] * 1000)
+            threads[event["pid"], event["tid"]].append((begin, -(begin + round(event["dur"] * 1000)), event["name"]))
+    faults = []
+    for spans in threads.values():
+        open_until: list[int] = []
+        for begin, negative_end, name in sorted(spans):
+            while open_until and open_until[-1] <= begin:
+                open_until.pop()
+            if open_until and -negative_end > open_until[-1]:
+                faults.append(name)
+            open_until.append(-negative_end)
+    return faults
+
+
+def test_the_checker_finds_a_fault():
+    """The nesting checker accepts containment and sequence, and finds a partial overlap."""
+
+    def event(begin, duration):
+        return {"ph": "X", "pid": 1, "tid": 1, "ts": begin, "dur": duration, "name": f"{begin}"}
+
+    assert nesting_faults([event(0, 10), event(2, 3), event(5, 5), event(10, 1)]) == []
+    assert nesting_faults([event(0, 10), event(5, 6)]) == ["5"]
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """Timeline and parsed trace of a plan with ranks, serving copies, servers, shadow workers and a sync server."""
+    plan = make_plan(
+        MODEL,
+        nodes=2,
+        groups=2,
+        ranks=2,
+        hogwild=2,
+        servers=1,
+        sync_servers=1,
+        tags={"layer1": 1},
+        sync=Sync("background", gap=2),
+    )
+    timeline = simulate(plan, make_costs(MODEL), steps=6).timeline
+    path = tmp_path_factory.mktemp("trace") / "trace.json"
+    count = write_trace(path, timeline)
+    events = json.loads(path.read_text())["traceEvents"]
+    assert count == sum(event["ph"] == "X" for event in events)
+    return timeline, events
+
+
+def test_events_nest(trace):
+    """No two instructions of a thread overlap in part."""
+    assert nesting_faults(trace[1]) == []
+
+
+def test_machines_are_processes_and_workers_threads(trace):
+    """Every machine has a process name, every worker a thread name under its machine."""
+    timeline, events = trace
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    threads = {(processes[e["pid"]], e["args"]["name"]) for e in events if e["name"] == "thread_name"}
+    assert threads == {(worker.node, worker.worker) for worker in timeline.workers}
+    known = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} <= known
+
+
+def test_events_are_the_instructions_that_take_time(trace):
+    """One complete event for each instruction of each step that takes time, with its nanoseconds intact."""
+    timeline, events = trace
+    lengths = sorted(
+        round(end * 1e9) - round(start * 1e9)
+        for worker in timeline.workers
+        for start, end in zip(worker.starts.flat, worker.ends.flat, strict=True)
+        if end > start
+    )
+    assert sorted(round(e["dur"] * 1000) for e in events if e["ph"] == "X") == lengths
+    names = {e["name"] for e in events if e["ph"] == "X"}
+    assert {"layer0 forward", "layer1 backward", "exchange", "update rows", "lookup"} <= names
+    assert any(name.startswith("all-reduce (") for name in names)
