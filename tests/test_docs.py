@@ -141,7 +141,7 @@ def check_command(words: list[str]) -> None:
     """Raise if a command of ours does not parse; nothing is run."""
     if words[:3] == ["python", "-m", "hiertrain"]:
         words = ["hiertrain", *words[3:]]
-    program, *arguments = words
+    program, *arguments = [word for word in words if word != "--debug"]  # may stand anywhere
     if program == "hiertrain":
         check_hiertrain(arguments)
     elif program == "make":
@@ -164,6 +164,16 @@ def check_hiertrain(arguments: list[str]) -> None:
         assert name in names, f"no such command: {name}"
         if "--help" not in rest:
             names[name].make_context(name, rest)
+
+
+def test_every_command_and_option_is_documented():
+    """The page on the command line has a section for every command, and names all its options in it."""
+    page = (ROOT / "docs" / "cli.md").read_text()
+    for name, command in getattr(typer.main.get_command(app), "commands").items():  # noqa: B009
+        assert f"\n## {name}\n" in page, name
+        section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        options = [parameter.opts[0] for parameter in command.params if parameter.opts[0].startswith("--")]
+        assert not [option for option in options if f"`{option}`" not in section], name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -203,7 +213,7 @@ def anchors(page: Path) -> set[str]:
 def test_links_lead_somewhere(page):
     """Relative links point at files that exist, and anchors at headings."""
     dead = []
-    prose = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+    prose = re.sub(r"```.*?```|`[^`\n]*`|^ {4}.*?$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     for target in re.findall(r"\]\(([^)\s]+)\)", prose):
         if "://" in target or target.startswith("mailto:"):
             continue
