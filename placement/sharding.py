@@ -234,7 +234,7 @@ class Sharding:
         ]
         fastest = [max(server.rates[i] for server in self.servers) for i in (2, 3)] if self.servers else []
         packed = [
-            _packing_bound([parts[i] for parts in whole], len(self.servers)) / rate
+            packing_bound([parts[i] for parts in whole], len(self.servers)) / rate
             for i, rate in zip((2, 3), fastest, strict=False)
         ]
         return max((*spread, *packed), default=0.0)
@@ -259,7 +259,7 @@ def _pieces(table: EmbeddingTable, parts: int) -> list[Piece]:
     return [Piece(table, rows + (number < extra), number) for number in range(parts)]
 
 
-def _packing_bound(sizes: list[float], bins: int) -> float:
+def packing_bound(sizes: list[float], bins: int) -> float:
     """Least height of the fullest of ``bins`` bins: of the k bins + 1 largest, some k + 1 share one (Martello, Toth)."""
     largest, best = sorted(sizes, reverse=True), 0.0
     for k in range((len(sizes) - 1) // bins + 1 if sizes else 0):

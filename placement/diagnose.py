@@ -1,0 +1,88 @@
+"""Why nothing fits: the smallest statement that a user can act on.
+
+In this order: an item that no machine can hold (and the component that ties it together), pins that overfill a node,
+the sum of everything, and a sum that fits where no assignment does.
+"""
+
+from __future__ import annotations
+
+from placement.baselines import baselines
+from placement.errors import DoesNotFit
+from placement.group import GroupProblem
+from placement.loads import fixed_tally
+from placement.nets import Contracted
+from placement.plan import DP
+from placement.sharding import packing_bound
+
+
+def no_fit(contracted: Contracted) -> DoesNotFit:
+    """Return the error that says why a group that has no placement has none.
+
+    Parameters
+    ----------
+    contracted : Contracted
+        A group for which the solver proved that nothing fits.
+    """
+    return _one_item(contracted) or _pinned(contracted) or _sum(contracted)
+
+
+def _room(problem: GroupProblem) -> list[float]:
+    """Memory of each node that is left for operators."""
+    fixed = fixed_tally(problem).memory
+    return [node.memory_bytes - fixed[index] for index, node in enumerate(problem.nodes)]
+
+
+def _least(contracted: Contracted, index: int) -> int:
+    """Bytes that an item needs at least: as an MP operator, or with its DP copy for H threads, whichever is less."""
+    problem, work = contracted.problem, contracted.work[index]
+    tag = contracted.items[index].fixed
+    sessions = problem.hogwild if tag == DP or (tag is None and problem.ranks > 1) else problem.sessions
+    return work.resident_bytes + sessions * work.session_bytes
+
+
+def _one_item(contracted: Contracted) -> DoesNotFit | None:
+    problem, room = contracted.problem, _room(contracted.problem)
+    largest = max(range(len(room)), key=lambda n: room[n])
+    for index, item in enumerate(contracted.items):
+        needed = _least(contracted, index)
+        if needed > room[largest]:
+            component = problem.model.graph[item.ops[0]].component
+            names = ", ".join(item.ops)
+            what = f"operator {names}"
+            if len(item.ops) > 1:
+                what = f"component {component!r} ({names}), whose operators are placed together,"
+            if item.fixed is not None:
+                what += f" pinned to {item.fixed!r}"
+            return DoesNotFit(what, f"any node ({problem.nodes[largest].name} has most room)", needed, room[largest])
+    return None
+
+
+def _pinned(contracted: Contracted) -> DoesNotFit | None:
+    problem, room = contracted.problem, _room(contracted.problem)
+    for node in range(problem.size):
+        tags = (node, DP) if node < problem.ranks else (node,)
+        here = [i for i, item in enumerate(contracted.items) if item.fixed in tags and item.fixed is not None]
+        needed = sum(_least(contracted, i) for i in here)
+        if needed > room[node]:
+            names = ", ".join(op for i in here for op in contracted.items[i].ops)
+            return DoesNotFit(f"operators {names}, pinned or tied to the rank,", f"node {problem.nodes[node].name}", needed, room[node])
+    return None
+
+
+def _sum(contracted: Contracted) -> DoesNotFit:
+    problem, room = contracted.problem, _room(contracted.problem)
+    sizes = [float(_least(contracted, index)) for index in range(len(contracted.items))]
+    names = ", ".join(item.name for item, size in zip(contracted.items, sizes, strict=True) if size)
+    where = f"the {problem.size} nodes of a group"
+    if sum(sizes) > sum(room):
+        return DoesNotFit(f"the sum of all operators ({names})", where, sum(sizes), sum(room))
+    crowded = packing_bound(sizes, problem.size)
+    if crowded <= max(room):
+        worst = [row.evaluation.overflow for row in baselines(contracted)]
+        crowded = min(load.memory_needed for load in worst if load is not None)
+    return DoesNotFit(
+        f"operators {names} fit in sum ({sum(sizes):,.0f} of {sum(room):,.0f} bytes), but no assignment of whole operators",
+        f"{where}: the fullest one",
+        crowded,
+        max(room),
+    )

@@ -1,0 +1,311 @@
+"""The search for a plan: group size, number of groups and servers, table shards and tags, with one proven gap.
+
+Best first over shapes (``shapes``): the shape with the highest bound is solved, and its bound replaced by what the
+solver proved; the search ends when no shape promises more than the best plan, within the gap. So every shape that was
+not solved is excluded by its bound, and the largest remaining bound is a bound for the job.
+
+Groups of unlike machines share one set of tags: each distinct group proposes its best tags, and those that do most in
+all groups together win.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from cost_models.costs import CostTable
+from placement.candidates import resolve_pins
+from placement.diagnose import no_fit
+from placement.errors import DoesNotFit
+from placement.evaluate import Evaluation, evaluate
+from placement.group import GroupProblem, server_links, split_tables
+from placement.nets import Contracted
+from placement.plan import Plan, Shard, Tag
+from placement.result import BaselineValue, CurvePoint, PlacementResult, PointStatus
+from placement.shapes import THREADS_PER_CORE, Shape, Shapes, SolveOptions, sync_of, usable
+from placement.sharding import shard_tables
+from placement.solve import PRECISION, GroupSolution, Limits, solve_group
+from problem.cluster import Cluster, Node
+from problem.errors import BadInput
+from problem.model import Model
+
+CostsFor = Callable[[int, Node], CostTable]
+
+
+@dataclass
+class Solved:
+    """A shape that was solved: its best tags, their value, and the bound."""
+
+    shape: Shape
+    shards: tuple[Shard, ...]
+    problems: tuple[GroupProblem, ...]
+    bound: float
+    tags: Mapping[str, Tag] | None = None
+    value: float = 0.0
+    baselines: dict[str, tuple[float | None, str]] = field(default_factory=dict)
+
+
+def solve(model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOptions = SolveOptions()) -> PlacementResult:  # noqa: B008
+    """Find the plan that trains most samples per second.
+
+    Parameters
+    ----------
+    model : Model
+        What is trained.
+    cluster : Cluster
+        On what.
+    costs_for : callable
+        Gives the cost table for a batch size on a machine; asked once, for the fastest trainer. Other machines scale it.
+    options : SolveOptions
+        What the user decided.
+
+    Returns
+    -------
+    PlacementResult
+        Also after a time limit or an interruption, if any plan was found.
+
+    Raises
+    ------
+    DoesNotFit
+        When no placement fits: which resource, where, how much is short, and which constraint forces it.
+    ConstraintsConflict
+        When pins or components contradict each other.
+    BadInput
+        When the options leave no shape.
+    """
+    return _Search(model, cluster, costs_for, options).run()
+
+
+class _Search:
+    """One search."""
+
+    def __init__(self, model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOptions) -> None:
+        self.model, self.began = model, time.monotonic()
+        self.deadline = self.began + options.time_limit_seconds
+        self.options = replace(options, pins=resolve_pins(model.graph, options.pins))
+        trainers = [node for node in usable(cluster) if node.may_train]
+        if not trainers or not len(model.graph):
+            raise BadInput(cluster.name, "nodes", len(trainers), "at least one usable machine that may train, and one operator")
+        self.batch = options.batch or model.batch
+        reference = max(trainers, key=lambda node: node.cores * node.flops_per_core_second)
+        self.hogwild = options.hogwild or (1 if options.synchronous else _threads(trainers))
+        self.costs = costs_for(self.batch, reference)
+        self.local = cluster.is_local
+        self.shapes = Shapes(model, cluster, self.costs, self.options, self.batch, self.hogwild)
+        self.solved: list[Solved] = []
+        self.refused: list[DoesNotFit] = []
+        self.best: Solved | None = None
+        self.interrupted = False
+
+    def run(self) -> PlacementResult:
+        """Solve shapes, best first, until the bound of the next one meets the best plan."""
+        waiting = self.shapes.all()
+        while waiting and not self._done(waiting[0]):
+            shape = waiting.pop(0)
+            try:
+                self._try(shape)
+            except KeyboardInterrupt:
+                self.interrupted = True
+                waiting.insert(0, shape)
+            if self.interrupted:
+                break
+        if self.best is None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            raise self._no_plan(waiting)
+        return self._result(self.best, waiting)
+
+    def _done(self, shape: Shape) -> bool:
+        if self.best is None:
+            return False
+        promising = self.shapes.rate(shape) > self.best.value * (1 + max(self.options.gap, PRECISION))
+        return not promising or time.monotonic() > self.deadline
+
+    # ---- one shape
+
+    def _try(self, shape: Shape) -> None:
+        """Solve a shape and remember the outcome."""
+        sessions = len(shape.groups) * shape.ranks * self.hogwild
+        enough = (shape.bound_seconds or 0.0) / (len(shape.groups) * shape.ranks)
+        try:
+            sharding = shard_tables(
+                self.model, self.batch, shape.servers, self.costs, sessions=sessions, local=self.local, enough_seconds=enough
+            )
+        except DoesNotFit as error:
+            self.refused.append(error)
+            self.solved.append(Solved(shape, (), (), 0.0))
+            return
+        problems = self._problems(shape, sharding.shards)
+        distinct = _distinct(problems)
+        found = Solved(shape, sharding.shards, problems, 0.0)
+        total, infeasible = 0.0, False
+        for problem, count in distinct:
+            solution = solve_group(Contracted(problem), self._limits(), floor_seconds=shape.bound_seconds)
+            self.interrupted = self.interrupted or solution.interrupted
+            total += count * self._bound_of(shape, solution) / len(shape.groups)
+            infeasible = infeasible or solution.infeasible
+            self._collect(found, distinct, solution)
+        found.bound = 0.0 if infeasible else min(total, self.shapes.rate(shape))
+        self.solved.append(found)
+        if found.tags is not None and (self.best is None or found.value > self.best.value):
+            self.best = found
+
+    def _limits(self) -> Limits:
+        gap = self.options.gap / 2
+        return Limits(gap=gap, deadline=self.deadline, deterministic_seconds=5.0, seed=self.options.seed)
+
+    def _problems(self, shape: Shape, shards: tuple[Shard, ...]) -> tuple[GroupProblem, ...]:
+        links = server_links(self.model, self.batch, shape.servers, shards, self.costs)
+        return tuple(
+            GroupProblem(
+                self.model,
+                self.costs,
+                group,
+                self.batch,
+                self.hogwild,
+                shape.ranks,
+                self.options.pins,
+                links,
+                split_tables(shards),
+                len(shape.groups),
+                sync_of(self.options, len(shape.groups)),
+                shape.sync_servers,
+            )
+            for group in shape.groups
+        )
+
+    def _bound_of(self, shape: Shape, solution: GroupSolution) -> float:
+        """Samples per second of all groups, if all were like this one, that no placement of the shape exceeds."""
+        samples = len(shape.groups) * shape.ranks * self.batch
+        if solution.infeasible:
+            return 0.0
+        return samples / solution.bound_seconds if solution.bound_seconds else float("inf")
+
+    def _collect(self, found: Solved, distinct: list[tuple[GroupProblem, int]], solution: GroupSolution) -> None:
+        """Judge the proposals of one group in all groups; remember the best tags and the baselines."""
+        candidates = {baseline.name: baseline.tags for baseline in solution.baselines}
+        for name, tags in (*candidates.items(), ("", solution.tags)):
+            if tags is None:
+                continue
+            value, reason = _job_value(distinct, tags)
+            if name and (name not in found.baselines or (value or 0.0) > (found.baselines[name][0] or 0.0)):
+                found.baselines[name] = (value, reason)
+            if value is not None and (found.tags is None or value > found.value):
+                found.tags, found.value = tags, value
+
+    # ---- outcome
+
+    def _no_plan(self, waiting: list[Shape]) -> Exception:
+        """Say why nothing fits, by the shape that came closest: the one with the largest groups."""
+        shaped = [solved for solved in self.solved if solved.problems]
+        if not shaped:
+            return self.refused[-1] if self.refused else BadInput("options", "time_limit_seconds", 0, "more time")
+        largest = max(shaped, key=lambda solved: solved.shape.group_size)
+        return no_fit(Contracted(largest.problems[0]))
+
+    def _result(self, best: Solved, waiting: list[Shape]) -> PlacementResult:
+        rest = max((self.shapes.rate(shape) for shape in waiting), default=0.0)
+        bound = max(best.value, rest, *(solved.bound for solved in self.solved))
+        gap = (bound - best.value) / bound if 0 < bound < float("inf") else 0.0
+        evaluation = evaluate(best.problems[0], best.tags or {})
+        return PlacementResult(
+            status="optimal" if gap <= max(self.options.gap, PRECISION) else "feasible",
+            plan=self._plan(best),
+            costs=self.costs,
+            objective=best.value,
+            bound=bound,
+            gap=gap,
+            solve_seconds=time.monotonic() - self.began,
+            bottleneck=evaluation.bottleneck,
+            curve=self._curve(waiting, best.value),
+            baselines=_best_baselines(self.solved),
+            evaluation=evaluation,
+            assumptions=self._assumptions(),
+            interrupted=self.interrupted,
+        )
+
+    def _plan(self, best: Solved) -> Plan:
+        shape = best.shape
+        return Plan(
+            model=self.model,
+            groups=shape.groups,
+            servers=shape.servers,
+            batch=self.batch,
+            tags=dict(best.tags or {}),
+            shards=best.shards,
+            sync_servers=shape.sync_servers,
+            hogwild=self.hogwild,
+            ranks=shape.ranks,
+            sync=sync_of(self.options, len(shape.groups)),
+            synchronous=self.options.synchronous,
+            name=self.model.name,
+            seed=self.options.seed,
+        )
+
+    def _curve(self, waiting: list[Shape], best: float) -> tuple[CurvePoint, ...]:
+        sizes = {shape.group_size for shape in waiting} | {solved.shape.group_size for solved in self.solved}
+        return tuple(self._point(size, waiting, best) for size in sorted(sizes))
+
+    def _point(self, size: int, waiting: list[Shape], best: float) -> CurvePoint:
+        """The curve at one group size."""
+        solved = [s for s in self.solved if s.shape.group_size == size]
+        rest = [shape for shape in waiting if shape.group_size == size]
+        fitting = [s for s in solved if s.tags is not None]
+        bound = max([*(s.bound for s in solved), *(self.shapes.rate(shape) for shape in rest)])
+        top = max(fitting, key=lambda s: s.value, default=None)
+        groups = len(top.shape.groups if top else (rest or [solved[0].shape])[0].groups)
+        status: PointStatus = "feasible"
+        if top is None:
+            pruned = bool(rest) and bound <= best * (1 + max(self.options.gap, PRECISION))
+            status = "pruned" if pruned else "not reached" if rest else "does not fit"
+        elif top.value >= bound * (1 - max(self.options.gap, PRECISION)):
+            status = "optimal"
+        return CurvePoint(size, groups, top.value if top else None, max(bound, top.value if top else 0.0), status)
+
+    def _assumptions(self) -> tuple[str, ...]:
+        notes = []
+        if self.options.hogwild is None and not self.options.synchronous:
+            notes.append(f"{self.hogwild} Hogwild threads per rank: {THREADS_PER_CORE} per core, to hide waiting")
+        notes.append(f"at most {self.options.max_replicas} groups (replicas)")
+        return (*notes, *self.costs.notes)
+
+
+def _threads(trainers: list[Node]) -> int:
+    """Hogwild threads per rank: 1.2 per core of the smallest trainer, rounded up."""
+    return -(-int(min(node.cores for node in trainers) * THREADS_PER_CORE * 10) // 10)
+
+
+def _distinct(problems: tuple[GroupProblem, ...]) -> list[tuple[GroupProblem, int]]:
+    """Group problems that differ in their machines' data, each with the number of groups like it."""
+    found: dict[object, tuple[GroupProblem, int]] = {}
+    for problem in problems:
+        hosts = {node.host: i for i, node in reversed(list(enumerate(problem.nodes)))}
+        kind = tuple(replace(node, name="", host=str(hosts[node.host])) for node in problem.nodes)
+        first, count = found.get(kind, (problem, 0))
+        found[kind] = (first, count + 1)
+    return list(found.values())
+
+
+def _job_value(distinct: list[tuple[GroupProblem, int]], tags: Mapping[str, Tag]) -> tuple[float | None, str]:
+    """Samples per second of all groups with these tags; None and a reason if some group lacks memory."""
+    groups, total = sum(count for _, count in distinct), 0.0
+    for problem, count in distinct:
+        value: Evaluation = evaluate(problem, tags)
+        if value.overflow is not None:
+            load = value.overflow
+            return None, f"{load.node} needs {load.memory_needed:,.0f} bytes, has {load.memory_had:,.0f}"
+        total += count * value.samples_per_second / groups
+    return total, ""
+
+
+def _best_baselines(solved: list[Solved]) -> tuple[BaselineValue, ...]:
+    """Best value of each baseline over all solved shapes."""
+    best: dict[str, BaselineValue] = {}
+    for one in solved:
+        for name, (value, reason) in one.baselines.items():
+            row = BaselineValue(name, value, reason)
+            known = best.get(name)
+            if known is None or (value or 0.0) > (known.samples_per_second or 0.0):
+                best[name] = row
+    return tuple(best.values())
