@@ -102,7 +102,7 @@ def backward_order(graph: Graph) -> tuple[Operator, ...]:
 
 
 def summation_order(plan: Plan, rank: int) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """For each tensor that has a gradient, its consumers grouped by place: groups are summed on their own, then one after the other.
+    """For each tensor that has a gradient, its consumers by place: each group is summed, then the sums one after the other.
 
     The group of the producer's own place comes first, the others in the order in which the backward pass reaches them.
     """
