@@ -21,8 +21,8 @@ BINDS = 0.9
 _WORDS = {
     "cpu": "cores",
     "memory_bandwidth": "memory bandwidth",
-    "nic_tx": "NIC, sending,",
-    "nic_rx": "NIC, receiving,",
+    "nic_tx": "NIC (sending)",
+    "nic_rx": "NIC (receiving)",
     "compute": "its own work",
     "transfer": "messages on the wire",
     "contention": "contention for cores, memory and NICs",
@@ -122,13 +122,13 @@ def bottleneck(by_node: dict[str, dict[str, float]], split: dict[str, float], sc
     """Say in a sentence what binds: the busiest resource if it is busy enough, else the largest parts of a step."""
     node, resource, fraction = busiest(by_node)
     if scenario.sharing is not Sharing.NONE and fraction >= BINDS:
-        return f"{_WORDS[resource]} of {node} busy {fraction:.0%} of the time".replace(", of", " of", 1)
+        return f"{_WORDS[resource]} of {node} busy {fraction:.0%} of the time"
     total = sum(split.values())
     if not total:
         return "nothing takes time"
     largest = sorted(split, key=lambda part: -split[part])[:2]
     shares = " and ".join(f"{split[part] / total:.0%} {_WORDS[part]}" for part in largest if split[part])
-    return f"a step's own path, no resource: {shares} (busiest: {_WORDS[resource].split(',')[0]} of {node}, {fraction:.0%})"
+    return f"a step's own path, no resource: {shares} (busiest: {_WORDS[resource]} of {node}, {fraction:.0%})"
 
 
 def average_sync_gap(observer: Observer) -> float | None:

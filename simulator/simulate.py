@@ -23,8 +23,8 @@ FEWEST_STEPS, SHORT_WARMUP = 12, 3
 
 
 #: Core times of a step vary by this much where sessions share resources. Without any variation sessions fall into step
-#: after some 20 steps, all computing, then all sending (20 % less throughput); from 2 % to 30 % the figure is the same
-#: within 0.1 % (docs/simulation.md, "Variation").
+#: after some 20 steps, all computing, then all sending (18 % less throughput); from 2 % to 30 % the figure is the same
+#: within 0.5 % (docs/simulation.md, "Variation").
 VARIATION = 0.02
 
 
