@@ -1,0 +1,164 @@
+"""Why a plan is as fast as it is: loads per machine and resource, what binds, and what would change it.
+
+Returns rows of data; printing is the command line's business. A what-if keeps the plan's tags and changes one thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from cost_models.costs import CostTable
+from placement.evaluate import RESOURCES, Evaluation, NodeLoad, evaluate
+from placement.group import GroupProblem, server_links, split_tables
+from placement.plan import Plan
+from problem.cluster import Node
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRow:
+    """One resource of one machine: seconds per step, and the share of the step that it is busy."""
+
+    node: str
+    role: str
+    resource: str
+    seconds: float
+    utilization: float
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A change, the samples per second after it, the ratio to now, and what binds then."""
+
+    change: str
+    samples_per_second: float
+    ratio: float
+    bottleneck: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """An explained plan.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+        Of the first group.
+    loads : tuple of LoadRow
+        Every resource of every machine, busiest first.
+    parts : Mapping of str to float
+        Core-seconds per step of the busiest group node, by part.
+    what_if : tuple of WhatIf
+        Changes, with the plan's tags kept.
+    curve : tuple of Mapping
+        The curve over group sizes, if the plan file has one.
+    """
+
+    evaluation: Evaluation
+    loads: tuple[LoadRow, ...]
+    parts: Mapping[str, float]
+    what_if: tuple[WhatIf, ...]
+    curve: tuple[Mapping[str, Any], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "samples_per_second": self.evaluation.samples_per_second,
+            "step_seconds": self.evaluation.step_seconds,
+            "latency_seconds": self.evaluation.latency_seconds,
+            "bottleneck": self.evaluation.bottleneck,
+            "loads": [asdict(row) for row in self.loads],
+            "parts": dict(self.parts),
+            "what_if": [asdict(row) for row in self.what_if],
+            "curve": [dict(point) for point in self.curve],
+        }
+
+
+def problem_of(plan: Plan, costs: CostTable, group: int = 0) -> GroupProblem:
+    """Return the placement problem that a plan's tags answer, for one of its groups.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    costs : CostTable
+        Its costs.
+    group : int
+        Which group.
+    """
+    return GroupProblem(
+        plan.model,
+        costs,
+        plan.groups[group],
+        plan.batch,
+        plan.hogwild,
+        plan.ranks,
+        servers=server_links(plan.model, plan.batch, plan.servers, plan.shards, costs),
+        split_tables=split_tables(plan.shards),
+        groups=len(plan.groups),
+        sync=plan.sync,
+        sync_servers=plan.sync_servers,
+    )
+
+
+def explain(plan: Plan, costs: CostTable, result: Mapping[str, Any] | None = None) -> Explanation:
+    """Explain a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    costs : CostTable
+        Its costs.
+    result : Mapping, optional
+        The prediction of its plan file, for the curve.
+    """
+    now = evaluate(problem_of(plan, costs), plan.tags)
+    rows = [row for load in now.loads for row in _rows(load, now.seconds)]
+    busiest = max((load for load in now.loads if load.role == "group"), key=lambda load: load.cores_seconds)
+    return Explanation(
+        evaluation=now,
+        loads=tuple(sorted(rows, key=lambda row: -row.seconds)),
+        parts=busiest.core_seconds,
+        what_if=tuple(_what_ifs(plan, costs, now)),
+        curve=tuple((result or {}).get("curve", ())),
+    )
+
+
+def _rows(load: NodeLoad, step: float) -> list[LoadRow]:
+    return [
+        LoadRow(load.node, load.role, name, seconds, seconds / step if step else 0.0)
+        for name, seconds in zip(RESOURCES, load.resources, strict=True)
+    ]
+
+
+def _what_ifs(plan: Plan, costs: CostTable, now: Evaluation) -> list[WhatIf]:
+    """Twice the NICs, twice the cores, half the latency, twice the threads, twice the servers' cores and NICs."""
+
+    def everywhere(change: Callable[[Node], Node]) -> Plan:
+        return replace(
+            plan,
+            groups=tuple(tuple(change(node) for node in group) for group in plan.groups),
+            servers=tuple(change(node) for node in plan.servers),
+            sync_servers=tuple(change(node) for node in plan.sync_servers),
+        )
+
+    def faster(node: Node) -> Node:
+        return replace(node, cores=2 * node.cores, nic_bytes_per_second=2 * node.nic_bytes_per_second)
+
+    changes = {
+        "NIC x2": everywhere(lambda node: replace(node, nic_bytes_per_second=2 * node.nic_bytes_per_second)),
+        "cores x2": everywhere(lambda node: replace(node, cores=2 * node.cores)),
+        "network latency / 2": everywhere(lambda node: replace(node, latency_seconds=node.latency_seconds / 2)),
+        "embedding servers x2 as fast": replace(plan, servers=tuple(faster(node) for node in plan.servers)),
+    }
+    if not plan.synchronous:
+        changes["Hogwild threads x2"] = replace(plan, hogwild=2 * plan.hogwild)
+    return [_what_if(name, changed, costs, now) for name, changed in changes.items()]
+
+
+def _what_if(name: str, plan: Plan, costs: CostTable, now: Evaluation) -> WhatIf:
+    then = evaluate(problem_of(plan, costs), plan.tags)
+    ratio = now.seconds / then.seconds if then.seconds else 1.0
+    return WhatIf(name, then.samples_per_second, ratio, then.bottleneck)
