@@ -107,11 +107,10 @@ def on_one_host(plan):
 
 
 def test_wall_clock_shares_the_cores_of_the_host():
-    """Four ranks on four nodes of one host with two cores: two at a time by the wall clock, four by the cpu clock."""
-    tags = {"layer0": 0, "layer1": 0}
-    plan = on_one_host(make_plan(CHAIN, nodes=4, tags=dict.fromkeys(tags, "dp"), ranks=1, hogwild=4))
-    wall = simulate(plan, make_costs(CHAIN), steps=40, sharing=Sharing.HOST, variation=0.0)
-    cpu = simulate(plan, make_costs(CHAIN), steps=40)
+    """Four ranks on four nodes of one host of two cores: two at a time by the wall clock, four by the cpu clock."""
+    plan, costs = on_one_host(make_plan(CHAIN, nodes=4, ranks=4)), make_costs(CHAIN, message=MessageCost())
+    wall = simulate(plan, costs, steps=40, sharing=Sharing.HOST, variation=0.0)
+    cpu = simulate(plan, costs, steps=40)
     assert cpu.sharing is Sharing.NONE
     assert cpu.samples_per_second == rate(STEP, sessions=4)
     assert wall.samples_per_second == pytest.approx(2 * BATCH / (STEP * US), rel=2e-3)
