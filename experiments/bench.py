@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cost_models.roofline import roofline_costs
 from placement.search import SolveOptions, solve
-from problem.cluster import Node
 from problem.cluster_io import load_cluster
 from problem.readers import load_model
 
@@ -37,22 +37,19 @@ def rows(cluster: str = CLUSTER, max_replicas: int = MAX_REPLICAS) -> Iterator[R
     machines = load_cluster(cluster)
     for name in PRESETS:
         model = load_model(name)
-
-        def costs(batch: int, node: Node, model=model):  # type: ignore[no-untyped-def]
-            return roofline_costs(model, batch, node)
-
-        result = solve(model, machines, costs, SolveOptions(max_replicas=max_replicas))
-        baseline, value = result.best_baseline
+        costs_for = functools.partial(roofline_costs, model)
+        result = solve(model, machines, costs_for, SolveOptions(max_replicas=max_replicas))
+        baseline = result.best_baseline
         yield Row(
             preset=name,
             group_size=result.plan.group_size,
             groups=len(result.plan.groups),
             servers=len(result.plan.servers),
             samples_per_second=result.samples_per_second,
-            bound=result.samples_per_second_bound,
+            bound=result.bound,
             gap=result.gap,
-            best_baseline=baseline,
-            baseline_samples_per_second=value,
+            best_baseline=baseline.name if baseline else "none fits",
+            baseline_samples_per_second=(baseline.samples_per_second or 0.0) if baseline else 0.0,
             seconds=result.solve_seconds,
         )
 

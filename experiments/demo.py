@@ -55,7 +55,7 @@ class Demo:
     def to_json_dict(self) -> dict[str, Any]:
         """Return the figures, ready for ``json.dumps``."""
         return {
-            "solve": self.chosen.to_json_dict(),
+            "solve": self.chosen.as_dict(),
             "rows": [found.to_json_dict() for found in self.comparisons],
             "misranked": list(misranked(self.comparisons)),
         }

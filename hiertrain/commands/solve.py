@@ -64,7 +64,7 @@ def command(
         result = solve(loaded, machines, costs_for, options)
     if out is not None:
         save_plan(out, result, costs_for(result.plan.batch, result.plan.groups[0][0]))
-    emit(as_json, result.to_json_dict(), lambda: to_text(result))
+    emit(as_json, result.as_dict(), lambda: to_text(result))
 
 
 def _group_size(text: str) -> int | None:
@@ -92,7 +92,7 @@ def to_text(result: PlacementResult) -> str:
         f"{plan.hogwild} threads of batch {plan.batch}; {len(plan.servers)} embedding and "
         f"{len(plan.sync_servers)} sync servers",
         f"operators   {', '.join(mp) if mp else 'all data-parallel'}",
-        f"throughput  {result.samples_per_second:,.0f} samples/s, bound {result.samples_per_second_bound:,.0f}, "
+        f"throughput  {result.samples_per_second:,.0f} samples/s, bound {result.bound:,.0f}, "
         f"gap {100 * result.gap:.2f} %, {result.status} in {result.solve_seconds:.1f} s",
         f"bottleneck  {result.bottleneck}",
         "",
