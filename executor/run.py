@@ -134,11 +134,12 @@ def run(plan: Plan, options: RunOptions | None = None, stream: Stream | None = N
     """
     chosen = options or RunOptions()
     check_supported(plan.model)
-    wiring = wire(verify(transform(plan)))
+    job = verify(transform(plan))
     source = stream or SyntheticStream(plan.model, plan.seed)
     pool = read_ahead(source, plan.model, plan.batch, sessions(plan), chosen.steps)
     state = allocate_state(plan)
     state.initialise(plan.seed)
+    wiring = wire(job)
     records = {w.name: Record(w, steps_of(plan, w, chosen.steps)) for w in wiring.workers}
     _supervise(wiring, state, pool, records, chosen)
     return _result(plan, chosen, pool, state, records)

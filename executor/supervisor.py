@@ -1,8 +1,9 @@
 """Starts the processes of a job, watches them, and ends them all when one fails.
 
-A worker that dies is seen through its sentinel, at once; one that hangs through a progress counter in shared memory. Either
-way the first fault is named and every other worker is killed: nothing keeps running, and since all shared memory is
-anonymous, nothing is left behind. If the supervisor itself is killed, the kernel kills the workers (PR_SET_PDEATHSIG).
+A worker that dies is seen through its sentinel, at once; one that hangs through its progress counter in shared memory,
+however busy the others are. Either way the first fault is named and every other worker is killed: nothing keeps running,
+and since all shared memory is anonymous, nothing is left behind. If the supervisor itself is killed, the kernel kills the
+workers (PR_SET_PDEATHSIG).
 Knows nothing of what the workers do.
 """
 
@@ -12,7 +13,6 @@ import ctypes
 import gc
 import multiprocessing as mp
 import os
-import resource
 import signal
 import sys
 import time
@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from executor.errors import NotFinite, PeerGone, WorkerFailed
@@ -60,7 +61,6 @@ def supervise(
     WorkerFailed
         The first worker that died, failed or hung; all others have been killed.
     """
-    _raise_file_limit()
     reports_read, reports_write = os.pipe()
     parent = os.getpid()
     context = mp.get_context("fork")
@@ -69,21 +69,17 @@ def supervise(
         for name, task in tasks.items()
     }
     try:
-        sys.stdout.flush()
-        for process in processes.values():
-            process.start()
-        os.close(reports_write)
-        started()
+        try:
+            sys.stdout.flush()
+            for process in processes.values():
+                process.start()
+        finally:
+            os.close(reports_write)
+            started()
         _watch(processes, records, reports_read, hang_seconds, watch)
     finally:
         _kill(processes)
         os.close(reports_read)
-
-
-def _raise_file_limit() -> None:
-    """A job of many workers needs two pipes a channel: allow as many files as the system lets us."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _enter(name: str, task: Task, reports: int, parent: int) -> None:
@@ -93,7 +89,7 @@ def _enter(name: str, task: Task, reports: int, parent: int) -> None:
     gc.disable()
     code = 0
     try:
-        with threadpool_limits(1):
+        with threadpool_limits(1), np.errstate(all="ignore"):  # what is not finite shows in the loss, and is reported
             task()
     except PeerGone:
         code = _PEER_GONE
@@ -123,19 +119,13 @@ def _watch(
     hang_seconds: float,
     watch: Callable[[], None] | None,
 ) -> None:
-    running = dict(processes)
-    last: tuple[int, ...] = ()
-    moved_at = time.monotonic()
+    running, pulse = dict(processes), _Pulse(records, hang_seconds)
     while running:
         wait([process.sentinel for process in running.values()], timeout=0.1)
         for name in [name for name, process in running.items() if process.exitcode is not None]:
             if running.pop(name).exitcode != 0:
                 raise _first_fault(processes, reports)
-        ticks = tuple(records[name].ticks for name in running)
-        if ticks != last:
-            last, moved_at = ticks, time.monotonic()
-        elif time.monotonic() - moved_at > hang_seconds:
-            raise _hung(running, records, hang_seconds)
+        pulse.check(running)
         if watch is not None:
             watch()
 
@@ -158,9 +148,41 @@ def _first_fault(processes: Mapping[str, BaseProcess], reports: int) -> WorkerFa
     return WorkerFailed(lost, "lost a peer that ended without an error")
 
 
-def _hung(running: Mapping[str, BaseProcess], records: Mapping[str, Record], seconds: float) -> WorkerFailed:
-    name = next((name for name in running if not records[name].is_waiting), next(iter(running)))
-    return WorkerFailed(name, f"made no progress for {seconds:g} s (stopped or hung)")
+class _Pulse:
+    """When each worker last ended an instruction.
+
+    One that has not for too long is at fault if it does not wait for a peer, or is stopped while it does; if everybody
+    waits, the job is in a deadlock.
+    """
+
+    def __init__(self, records: Mapping[str, Record], limit_seconds: float) -> None:
+        self._records, self._limit = records, limit_seconds
+        now = time.monotonic()
+        self._last = {name: (record.ticks, now) for name, record in records.items()}
+
+    def check(self, running: Mapping[str, BaseProcess]) -> None:
+        """Raise WorkerFailed for the worker that has been at fault for longest, if there is one."""
+        now = time.monotonic()
+        for name in running:
+            ticks = self._records[name].ticks
+            if ticks != self._last[name][0]:
+                self._last[name] = ticks, now
+        still = sorted((n for n in running if now - self._last[n][1] > self._limit), key=lambda n: self._last[n][1])
+        for name in still:
+            if not self._records[name].is_waiting or _is_stopped(running[name]):
+                raise WorkerFailed(name, f"made no progress for {self._limit:g} s (stopped or hung)")
+        if still and len(still) == len(running):
+            raise WorkerFailed(still[0], f"all workers have waited for each other for {self._limit:g} s")
+
+
+def _is_stopped(process: BaseProcess) -> bool:
+    """Whether a child is stopped by a signal (or a debugger)."""
+    if process.pid is None or not hasattr(os, "waitid"):
+        return False
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # it has just ended
+        return False
 
 
 def _kill(processes: Mapping[str, BaseProcess]) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import resource
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -144,6 +145,12 @@ class Channel:
             used |= {self._bell.read_end, self._credit.write_end}
         pipes = (self._bell, self._credit)
         return used, {end for pipe in pipes for end in (pipe.read_end, pipe.write_end)}
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the system allows: a job of many workers needs two pipes a channel."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def keep_only(used: set[int], everything: set[int]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from executor.transport import Channel, Layout, Pipe, keep_only
+from executor.transport import Channel, Layout, Pipe, keep_only, raise_file_limit
 from placement.plan import Plan
 from problem.cluster import Node
 from problem.graph import FLOAT_BYTES
@@ -69,6 +69,7 @@ class Wiring:
 
 def wire(job: JobPrograms) -> Wiring:
     """Make all channels of a job."""
+    raise_file_limit()
     found = workers(job)
     wiring = Wiring(job, found)
     for worker in found:

@@ -6,12 +6,12 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # forked workers and bit-identical sums need a BLAS without threads
 
-import pytest  # noqa: E402
+import pytest
 
-from placement.plan import Plan  # noqa: E402
-from problem.model import Model  # noqa: E402
-from tests.executor.tiny import dcn, dlrm, tables  # noqa: E402
-from tests.programs import plans  # noqa: E402
+from placement.plan import Plan
+from problem.model import Model
+from tests.executor.tiny import dcn, dlrm, tables
+from tests.programs import plans
 
 
 @pytest.fixture(scope="session")

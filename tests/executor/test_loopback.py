@@ -111,7 +111,9 @@ def test_loop_back_of_any_graph_equals_the_oracle_to_the_bit(plan: Plan) -> None
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("name", ["all dp", "mp every second", "branches elsewhere", "rows split", "cross apart", "adagrad"])
+@pytest.mark.parametrize(
+    "name", ["all dp", "mp every second", "branches elsewhere", "rows split", "cross apart", "adagrad"]
+)
 def test_processes_equal_the_oracle_to_the_bit(name: str) -> None:
     """The same programs with one process for each worker."""
     plan = PLANS[name]

@@ -10,6 +10,7 @@ from problem.model import EmbeddingTable, Model
 from tests.executor.tiny import cross, linear
 from tests.programs import plans
 
+
 @st.composite
 def models(draw: st.DrawFn) -> Model:
     """A directed acyclic graph of 1 to 6 layers over dense features and up to 3 tables, ended by one logit and the loss."""

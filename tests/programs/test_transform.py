@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from placement.plan import Plan
 from problem.graph import FLOAT_BYTES, Kind
 from problem.model import Model
-from programs.instructions import AllReduce, Compute, Instruction, Lookup, Place, Recv, Reduce, Role, Send, Update
+from programs.instructions import AllReduce, Compute, Instruction, Lookup, Place, Reduce, Role, Send, Update
 from programs.text import to_json, to_text
-from programs.transform import JobPrograms, Session, backward_order, summation_order, sync_server_of, transform
+from programs.transform import Session, backward_order, summation_order, sync_server_of, transform
 from programs.verify import memory_needed, tensor_bytes, verify
 from programs.workers import workers
 from tests.executor.tiny import dlrm, tables

@@ -186,6 +186,7 @@ def test_too_little_memory_is_refused_with_node_and_bytes(role: str) -> None:
 
 def test_memory_grows_with_threads_and_groups() -> None:
     """A server serves every thread of every group: its buffers are counted for each; its rows once."""
+
     def server_bytes(groups: int, hogwild: int) -> int:
         plan = plans.plan(
             dlrm([3, 4], tables(1, 9, 4), [1]),

@@ -1,0 +1,202 @@
+"""What happens when a worker dies, hangs, computes nonsense or raises: it is named, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from executor.clock import ClockKind
+from executor.data import Batch, SyntheticStream
+from executor.errors import WorkerFailed
+from executor.run import RunOptions, run
+from placement.plan import Plan, Sync
+from problem.errors import BadInput
+from programs.transform import transform
+from programs.workers import workers
+from tests.executor.conftest import Traces, alive
+from tests.executor.tiny import dlrm, tables
+from tests.programs import plans
+
+pytestmark = pytest.mark.timeout(30)
+
+ROOT = Path(__file__).resolve().parents[2]
+#: One worker of each kind, of the plan below.
+VICTIMS = {
+    "rank": "g1/n0/t0",
+    "mp copy": "g0/n1/serves-n0t0",
+    "embedding server": "ps0/serves-g1n0t0",
+    "sync server": "sync0",
+    "shadow": "g1/n1/shadow",
+}
+
+
+def every_kind() -> Plan:
+    """Two groups of a rank and an MP node, kept together in the background: 11 workers of all five kinds."""
+    model = dlrm([3, 8, 4], tables(2, 40, 4), [8, 1])
+    return plans.plan(model, nodes=2, groups=2, sync_servers=1, tags={"top0": 1}, sync=Sync("background", 2))
+
+
+def slowly(plan: Plan, watch: Callable[[int], None], steps: int = 400, **settings: float) -> RunOptions:
+    """Options of a run in which every instruction takes 1 ms: many seconds, and next to no work."""
+    durations = {worker.name: [1e-3] * len(worker.program) for worker in workers(transform(plan))}
+    return RunOptions(steps=steps, clock=ClockKind.PACED, durations=durations, watch=watch, **settings)
+
+
+@dataclass
+class Assassin:
+    """Sends a signal to a worker once every rank has done two steps."""
+
+    victim: str
+    number: signal.Signals
+    traces: Traces
+    at: float = field(default=0.0)
+
+    def __call__(self, steps: int) -> None:
+        if steps >= 2 and not self.at:
+            self.at = time.monotonic()
+            os.kill(self.traces.note_children()[self.victim], self.number)
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_killed_worker_is_named_and_everything_ends(victim: str, traces: Traces) -> None:
+    """SIGKILL of any kind of worker ends the run within 5 s with that worker's name; no process, file or memory stays."""
+    plan, assassin = every_kind(), Assassin(victim, signal.SIGKILL, traces)
+    with pytest.raises(WorkerFailed) as caught:
+        run(plan, slowly(plan, assassin))
+    assert time.monotonic() - assassin.at < 5.0
+    assert str(caught.value) == f"worker {victim}: was killed by SIGKILL"
+    assert caught.value.exit_code == 4
+    assert len(traces.pids) == len(workers(transform(plan)))
+    traces.assert_gone()
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_stopped_worker_is_named_and_everything_ends(victim: str, traces: Traces) -> None:
+    """A worker that is stopped (SIGSTOP), while it works or while it waits, is told from those that wait for it, and from
+    those that go on."""
+    plan, assassin = every_kind(), Assassin(victim, signal.SIGSTOP, traces)
+    with pytest.raises(WorkerFailed, match=r"made no progress for 0\.5 s \(stopped or hung\)") as caught:
+        run(plan, slowly(plan, assassin, hang_seconds=0.5))
+    assert caught.value.worker == victim
+    traces.assert_gone()
+
+
+class Poisoned:
+    """The synthetic stream, but one batch has dense features that are not numbers."""
+
+    def __init__(self, plan: Plan, index: int) -> None:
+        self._stream, self._index = SyntheticStream(plan.model, 1), index
+
+    def batch(self, index: int, size: int) -> Batch:
+        """Return a batch."""
+        found = self._stream.batch(index, size)
+        return Batch(found.dense * np.float32(np.nan), found.ids, found.labels) if index == self._index else found
+
+
+def test_a_loss_that_is_not_a_number_names_rank_and_step(traces: Traces) -> None:
+    """Batch 7 of two ranks is rank 1's at step 3; it is named, not rank 0, which gets the gradients."""
+    plan = plans.plan(dlrm([3, 8, 4], tables(2, 40, 4), [8, 1]), nodes=2, ranks=2)
+    options = RunOptions(steps=20, watch=lambda _: traces.note_children() and None)
+    with pytest.raises(WorkerFailed) as caught:
+        run(plan, options, Poisoned(plan, 7))
+    assert str(caught.value) == "worker g0/n1/t0: loss is nan at step 3"
+
+
+def test_a_loss_that_overflows_names_the_step(capfd: pytest.CaptureFixture[str]) -> None:
+    """A learning rate of 1e30 makes the model overflow: one line about the loss, no warnings of NumPy from the workers."""
+    plan = plans.plan(dlrm([3, 8, 4], tables(2, 40, 4), [8, 1], learning_rate=1e30))
+    with pytest.raises(WorkerFailed, match=r"^worker g0/n0/t0: loss is (nan|inf) at step \d$"):
+        run(plan, RunOptions(steps=20))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_exception_inside_a_worker_is_its_message(traces: Traces) -> None:
+    """A worker whose instruction fails: its name and the exception, not its peers that lost it."""
+    plan = every_kind()
+    options = slowly(plan, lambda _: traces.note_children() and None)
+    assert isinstance(options.durations, dict)
+    options.durations["g0/n1/serves-n0t0"] = [1e-3]
+    with pytest.raises(WorkerFailed, match=r"^worker g0/n1/serves-n0t0: IndexError: list index out of range$"):
+        run(plan, options)
+
+
+def test_an_interrupted_run_leaves_nothing(traces: Traces) -> None:
+    """Ctrl-C in the coordinator goes through, after all workers were ended."""
+    plan = every_kind()
+
+    def interrupt(steps: int) -> None:
+        traces.note_children()
+        if steps:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, slowly(plan, interrupt))
+    traces.assert_gone()
+
+
+def test_a_run_that_ends_well_leaves_nothing(traces: Traces) -> None:
+    """The same for a run that comes to its end."""
+    plan = every_kind()
+    run(plan, slowly(plan, lambda _: traces.note_children() and None, steps=10))
+    traces.assert_gone()
+
+
+def test_bug_bad_data_leaves_no_open_files(traces: Traces) -> None:
+    """A stream that fails before any worker was started left every pipe of the job open."""
+
+    class Broken:
+        def batch(self, index: int, size: int) -> Batch:
+            raise BadInput("day_0.tsv", "line 3", "x", "a number")
+
+    traces.pids.add(2**22 + 1)  # no process was started
+    with pytest.raises(BadInput):
+        run(every_kind(), RunOptions(steps=2), Broken())
+    traces.assert_gone()
+
+
+COORDINATOR = """
+import multiprocessing
+from executor.run import run
+from tests.executor.test_faults import every_kind, slowly
+
+def watch(steps):
+    if steps >= 2:
+        print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+
+plan = every_kind()
+run(plan, slowly(plan, watch))
+"""
+
+
+def test_workers_die_with_their_coordinator(traces: Traces) -> None:
+    """SIGKILL of the coordinator, which can clean up nothing, ends every worker."""
+    command = [sys.executable, "-c", COORDINATOR]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as coordinator:
+        try:
+            assert coordinator.stdout is not None
+            traces.pids.update(map(int, coordinator.stdout.readline().split()))
+            assert len(traces.pids) == len(workers(transform(every_kind())))
+            assert all(map(alive, traces.pids))
+        finally:
+            coordinator.kill()
+    traces.assert_gone(within_seconds=5.0)
+
+
+def test_bug_a_job_of_many_channels_raises_the_limit_of_open_files() -> None:
+    """The limit was raised after the pipes had been made: a job of 75 channels (300 ends) failed under a limit of 128."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    try:
+        run(plans.easgd_plan("background"), RunOptions(steps=2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
