@@ -41,7 +41,7 @@ def plot_comparison(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     axis.set_yticks(list(positions), [row["plan"] for row in rows])
     axis.invert_yaxis()
     axis.set_xlim(0, 1.25 * max(max(row["predicted"], row["measured"]) for row in rows) / 1e3)
-    axis.set_xlabel("thousand samples per second, cpu clock; beside the bars: predicted / measured, median (range)")
+    axis.set_xlabel("thousand samples per second, cpu clock\nbeside the bars: predicted / measured, median (range)")
     axis.legend(loc="lower right", frameon=False)
     axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -22,6 +23,8 @@ from programs.instructions import (
 from programs.transform import JobPrograms
 
 FORMAT = "hiertrain-programs/1"
+#: Names of a list that are written out.
+MOST_NAMES = 8
 
 
 def to_text(job: JobPrograms) -> str:
@@ -45,22 +48,29 @@ def describe(job: JobPrograms, instruction: Instruction) -> str:
         case NextBatch() | Metric():
             return type(instruction).__name__
         case Compute(op, phase, outputs):
-            return f"Compute {op} {phase}" + (f" -> {', '.join(o or '_' for o in outputs)}" if outputs else "")
+            return f"Compute {op} {phase}" + (f" -> {_names([o or '_' for o in outputs])}" if outputs else "")
         case Lookup(shards, outputs):
-            return f"Lookup {', '.join(_shard(job, s) for s in shards)} -> {', '.join(outputs)}"
+            return f"Lookup {_names([_shard(job, s) for s in shards])} -> {_names(outputs)}"
         case Send(_, peer, tensors, size):
-            return f"Send {', '.join(tensors)} to {peer} ({size} B)"
+            return f"Send {_names(tensors)} to {peer} ({size} B)"
         case Recv(_, peer, tensors, size):
-            return f"Recv {', '.join(tensors)} from {peer} ({size} B)"
+            return f"Recv {_names(tensors)} from {peer} ({size} B)"
         case Reduce(target, parts, size):
             return f"Reduce {target} = {' + '.join(parts)} ({size} B)"
         case AllReduce(ops, size):
-            return f"AllReduce {', '.join(ops)} ({size} B)"
+            return f"AllReduce {_names(ops)} ({size} B)"
         case Update(ops, shards, ordered):
             names = [*ops, *(_shard(job, s) for s in shards)]
-            return f"Update {', '.join(names)}" + (" in rank order" if ordered else "")
+            return f"Update {_names(names)}" + (" in rank order" if ordered else "")
         case SyncStep():
             return _describe_sync(instruction)
+
+
+def _names(names: Sequence[str]) -> str:
+    """Join names; of a long list only its ends and its length are of use to a reader."""
+    if len(names) <= MOST_NAMES:
+        return ", ".join(names)
+    return f"{names[0]}, {names[1]}, .. {names[-1]} ({len(names)} in all)"
 
 
 def _shard(job: JobPrograms, index: int) -> str:

@@ -1,0 +1,72 @@
+"""``hiertrain explain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hiertrain.output import emit, table
+
+if TYPE_CHECKING:
+    from placement.explain import Explanation
+
+
+def command(
+    plan: Annotated[Path, typer.Argument(help="Plan file, from hiertrain solve.")],
+    programs: Annotated[bool, typer.Option("--programs", help="Print the program of every place instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Show the loads of a plan per machine and resource, what binds, and what would change it.
+
+    Example: hiertrain explain plan.json
+    """
+    from placement.explain import explain
+    from placement.planfile import load_plan
+    from programs.text import to_json, to_text
+    from programs.transform import transform
+    from programs.verify import verify
+
+    loaded = load_plan(plan)
+    if programs:
+        job = verify(transform(loaded.plan))
+        emit(as_json, to_json(job), lambda: to_text(job))
+    else:
+        found = explain(loaded.plan, loaded.costs, loaded.result)
+        emit(as_json, found.as_dict(), lambda: _text(found))
+
+
+def _text(found: Explanation) -> str:
+    loads = [
+        (row.node, row.role, row.resource, f"{1e3 * row.seconds:.3f}", f"{100 * row.utilization:.0f} %")
+        for row in found.loads
+        if row.seconds > 0
+    ]
+    parts = [(part, f"{1e3 * seconds:.3f}") for part, seconds in found.parts.items() if seconds > 0]
+    changes = [
+        (row.change, f"{row.samples_per_second:,.0f}", f"{row.ratio:.2f}", row.bottleneck) for row in found.what_if
+    ]
+    curve = [
+        (
+            str(point["group_size"]),
+            str(point["groups"]),
+            _rate(point["samples_per_second"]),
+            _rate(point["samples_per_second_bound"]),
+            str(point["status"]),
+        )
+        for point in found.curve
+    ]
+    sections = [
+        f"throughput  {found.evaluation.samples_per_second:,.0f} samples/s\nbottleneck  {found.evaluation.bottleneck}",
+        table(("machine", "role", "resource", "ms per step", "busy"), loads),
+        table(("core time of the busiest group node", "ms per step"), parts),
+        table(("what if", "samples/s", "ratio", "then binds"), changes),
+    ]
+    if curve:
+        sections.append(table(("group size", "groups", "samples/s", "bound", "status"), curve))
+    return "\n\n".join(sections)
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
