@@ -136,7 +136,9 @@ def contiguous(contracted: Contracted) -> dict[int, Tag]:
     return dict(_runs(best, order, min(problem.size, max(1, len(order)))))
 
 
-def _runs(best: Callable[[int, int], tuple[float, int]], order: tuple[int, ...], nodes: int) -> Iterator[tuple[int, Tag]]:
+def _runs(
+    best: Callable[[int, int], tuple[float, int]], order: tuple[int, ...], nodes: int
+) -> Iterator[tuple[int, Tag]]:
     end = len(order)
     for node in reversed(range(nodes)):
         begin = best(end, node + 1)[1]

@@ -51,10 +51,13 @@ def resolve_pins(graph: Graph, pins: Mapping[str, Tag]) -> dict[str, Tag]:
             raise BadInput("pins", key, tag, "'dp' or the index of a node in the group, from 0")
         for op in _matching(graph, key):
             if resolved.setdefault(op.name, tag) != tag:
-                raise ConstraintsConflict(f"operator {op.name!r} is pinned to {resolved[op.name]!r} and {tag!r}", (op.name,))
+                raise ConstraintsConflict(
+                    f"operator {op.name!r} is pinned to {resolved[op.name]!r} and {tag!r}", (op.name,)
+                )
             if op.kind in RANK_KINDS and tag != DP:
                 raise ConstraintsConflict(
-                    f"operator {op.name!r} is pinned to node {tag}, but a {op.kind} stays with the rank ('dp')", (op.name,)
+                    f"operator {op.name!r} is pinned to node {tag}, but a {op.kind} stays with the rank ('dp')",
+                    (op.name,),
                 )
     return resolved
 

@@ -65,7 +65,12 @@ def _pinned(contracted: Contracted) -> DoesNotFit | None:
         needed = sum(_least(contracted, i) for i in here)
         if needed > room[node]:
             names = ", ".join(op for i in here for op in contracted.items[i].ops)
-            return DoesNotFit(f"operators {names}, pinned or tied to the rank,", f"node {problem.nodes[node].name}", needed, room[node])
+            return DoesNotFit(
+                f"operators {names}, pinned or tied to the rank,",
+                f"node {problem.nodes[node].name}",
+                needed,
+                room[node],
+            )
     return None
 
 

@@ -56,6 +56,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import ceil, floor
+from typing import Any
 
 from ortools.sat.python import cp_model
 
@@ -71,7 +72,7 @@ SCALE = 10**8
 #: Bytes are scaled down only when a sum of them could pass 2**60.
 BYTE_LIMIT = 2**60
 
-Expr = cp_model.LinearExprT
+Expr = Any  # a variable, an expression or an int: OR-tools' own union does not add up for type checkers
 Term = tuple[float, Expr]
 
 
@@ -254,8 +255,9 @@ class Formulation:
     def _nics(self, row: Row, fixed: Tally) -> None:
         """(11) Bytes over the rate of the NIC, out and in."""
         problem, node = self.problem, self.problem.nodes[row.node]
-        rate, inside = node.nic_bytes_per_second, not any(
-            other.host == node.host for i, other in enumerate(problem.nodes) if i != row.node
+        rate, inside = (
+            node.nic_bytes_per_second,
+            not any(other.host == node.host for i, other in enumerate(problem.nodes) if i != row.node),
         )
         for name, sums in (("tx", fixed.tx), ("rx", fixed.rx)):
             terms: list[Term] = [(sums[row.node] / rate, 1)] if sums[row.node] else []
@@ -354,7 +356,7 @@ class Formulation:
 
     def hint(self, tags: Mapping[str, Tag]) -> None:
         """Start from a (canonical) placement."""
-        self.model.clear_hints()
+        self.model.clear_hints()  # type: ignore[no-untyped-call]
         for index in self.data.free:
             tag = tags[self.data.items[index].ops[0]]
             self.model.add_hint(self.dp[index], int(tag == DP))
@@ -387,9 +389,11 @@ class Formulation:
         """Return the tags of the solver's placement."""
         tags: dict[str, Tag] = {}
         for index, item in enumerate(self.data.items):
-            tag = item.fixed
-            if tag is None:
-                hosts = (r.node for r in self.rows if r.hosts and solver.value(self.on[index, r.node]))
-                tag = DP if solver.value(self.dp[index]) else next(hosts)
+            tag = self._tag(solver, index) if item.fixed is None else item.fixed
             tags.update(dict.fromkeys(item.ops, tag))
         return tags
+
+    def _tag(self, solver: cp_model.CpSolver, index: int) -> Tag:
+        if solver.value(self.dp[index]):
+            return DP
+        return next(row.node for row in self.rows if row.hosts and solver.value(self.on[index, row.node]))

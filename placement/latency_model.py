@@ -14,9 +14,7 @@ are bounded by the item's first input and last output only.
 from __future__ import annotations
 
 from itertools import combinations
-from typing import TYPE_CHECKING
-
-from ortools.sat.python import cp_model
+from typing import TYPE_CHECKING, Any
 
 from cost_models.network import all_reduce_core_seconds, latency_seconds, occupancy_seconds, round_forms
 from placement.latency import pull_times
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
     from placement.formulation import Formulation, Row
     from problem.graph import Operator
-Expr = cp_model.LinearExprT
+Expr = Any  # a variable, an expression or an int: OR-tools' own union does not add up for type checkers
 
 #: With more ranks than this, only the last rank of each class of equal nodes is modelled: it hosts least, so its
 #: session waits longest.
@@ -145,7 +143,9 @@ class _SessionModel:
         rank_start = self.form.units(self.start)
         self.model.add(self.forward[op.name] >= cost + (rank_start if op.inputs or op.kind is Kind.DENSE_INPUT else 0))
         for source in dict.fromkeys(op.inputs):
-            ready = self.form.units(self.ready[source]) if source in self.ready else self.forward.get(source, rank_start)
+            ready = (
+                self.form.units(self.ready[source]) if source in self.ready else self.forward.get(source, rank_start)
+            )
             self.model.add(self.forward[op.name] >= ready + cost + self._message(source, source, op.name))
 
     def _backward(self, op: Operator) -> None:
@@ -235,7 +235,10 @@ class _SessionModel:
         per_byte = max(occupancy_seconds(me, node, 1.0) for node in others) / slow
         adds = self.problem.costs.sum_seconds_per_byte * (ranks - 1) / ranks
         time = self.model.new_int_var(0, self.horizon, f"all_reduce[{self.row.node}]")
-        empty, single = round_forms(message, 0.0, ranks - 1, 0.0, latency), round_forms(message, 1.0, ranks - 1, per_byte, latency)
+        empty, single = (
+            round_forms(message, 0.0, ranks - 1, 0.0, latency),
+            round_forms(message, 1.0, ranks - 1, per_byte, latency),
+        )
         for fixed, one in zip(empty, single, strict=True):
             slope = 2 * (one - fixed) / ranks + adds
             load = form.scaled([(slow * 2 * fixed, form.has_dp), *form.dp_terms(slow * slope)])
@@ -253,7 +256,9 @@ class _SessionModel:
             if net.cuttable:
                 sent, received = net.session_messages(self.row)
                 size, count = net.net.bytes, net.net.tensors
-                send, receive = (count * cost(size / count) for cost in (problem.costs.message.send, problem.costs.message.receive))
+                send, receive = (
+                    count * cost(size / count) for cost in (problem.costs.message.send, problem.costs.message.receive)
+                )
                 total += form.units(slow * (send + net.net.gradient * receive)) * sent
                 total += form.units(slow * (receive + net.net.gradient * send)) * received
         if problem.ranks > 1:
@@ -261,4 +266,3 @@ class _SessionModel:
             total += form.scaled(form.dp_terms(slow * (one - form.empty_reduce) / problem.ranks))
             total += form.scaled([(slow * form.empty_reduce, form.has_dp)])
         return total
-

@@ -268,4 +268,3 @@ def exchange_bytes(problem: GroupProblem, tags: Mapping[str, Tag]) -> list[list[
         tag = tags[name]
         sizes[0 if tag == DP else int(tag)][server] += problem.model.graph[name].parameters * FLOAT_BYTES
     return sizes
-

@@ -12,7 +12,7 @@ any to each other rank and R need to each other node. Gradients travel the same 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ortools.sat.python import cp_model
 
@@ -21,7 +21,7 @@ from placement.nets import RANK, Net
 if TYPE_CHECKING:
     from placement.formulation import Formulation, Row
 
-Expr = cp_model.LinearExprT
+Expr = Any  # a variable, an expression or an int: OR-tools' own union does not add up for type checkers
 Term = tuple[float, Expr]
 
 

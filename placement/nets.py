@@ -174,8 +174,8 @@ class Contracted:
         for members in self.node_classes:
             open_ = [tags[self.items[i].ops[0]] for i in self.free]
             used = [tag for tag in dict.fromkeys(open_) if tag != DP and tag in members]
-            members = members if self.problem.ranks > 1 else tuple(node for node in members if node)
-            renamed.update({int(old): new for old, new in zip(used, members, strict=False)})
+            first = [node for node in members if node or self.problem.ranks > 1]
+            renamed.update({int(old): new for old, new in zip(used, first, strict=False)})
         moved = {op for i in self.free for op in self.items[i].ops}
         if self.problem.ranks == 1:
             tags = {op: DP if tag == 0 and op in moved else tag for op, tag in tags.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal
 
 from cost_models.costs import CostTable
@@ -119,27 +120,32 @@ class PlacementResult:
             "elp": self.plan.elp,
             "servers": len(self.plan.servers),
             "sync_servers": len(self.plan.sync_servers),
-            "samples_per_second": self.objective,
-            "samples_per_second_bound": self.bound,
+            "samples_per_second": _finite(self.objective),
+            "samples_per_second_bound": _finite(self.bound),
             "gap": self.gap,
             "solve_seconds": self.solve_seconds,
             "bottleneck": self.bottleneck,
             "interrupted": self.interrupted,
-            "tags": {name: tag for name, tag in self.plan.tags.items()},
+            "tags": dict(self.plan.tags),
             "curve": [
                 {
                     "group_size": point.group_size,
                     "groups": point.groups,
-                    "samples_per_second": point.samples_per_second,
-                    "samples_per_second_bound": point.bound,
+                    "samples_per_second": _finite(point.samples_per_second),
+                    "samples_per_second_bound": _finite(point.bound),
                     "status": point.status,
                 }
                 for point in self.curve
             ],
             "best_baseline": best.name if best else None,
             "baselines": [
-                {"name": row.name, "samples_per_second": row.samples_per_second, "reason": row.reason}
+                {"name": row.name, "samples_per_second": _finite(row.samples_per_second), "reason": row.reason}
                 for row in self.baselines
             ],
             "assumptions": list(self.assumptions),
         }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity: a job in which nothing costs anything has no finite rate."""
+    return value if value is not None and isfinite(value) else None

@@ -46,7 +46,7 @@ class Solved:
     baselines: dict[str, tuple[float | None, str]] = field(default_factory=dict)
 
 
-def solve(model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOptions = SolveOptions()) -> PlacementResult:  # noqa: B008
+def solve(model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOptions | None = None) -> PlacementResult:
     """Find the plan that trains most samples per second.
 
     Parameters
@@ -57,7 +57,7 @@ def solve(model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOpt
         On what.
     costs_for : callable
         Gives the cost table for a batch size on a machine; asked once, for the fastest trainer. Other machines scale it.
-    options : SolveOptions
+    options : SolveOptions, optional
         What the user decided.
 
     Returns
@@ -74,7 +74,7 @@ def solve(model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOpt
     BadInput
         When the options leave no shape.
     """
-    return _Search(model, cluster, costs_for, options).run()
+    return _Search(model, cluster, costs_for, options or SolveOptions()).run()
 
 
 class _Search:
@@ -86,7 +86,9 @@ class _Search:
         self.options = replace(options, pins=resolve_pins(model.graph, options.pins))
         trainers = [node for node in usable(cluster) if node.may_train]
         if not trainers or not len(model.graph):
-            raise BadInput(cluster.name, "nodes", len(trainers), "at least one usable machine that may train, and one operator")
+            raise BadInput(
+                cluster.name, "nodes", len(trainers), "at least one usable machine that may train, and one operator"
+            )
         self.batch = options.batch or model.batch
         reference = max(trainers, key=lambda node: node.cores * node.flops_per_core_second)
         self.hogwild = options.hogwild or (1 if options.synchronous else _threads(trainers))
@@ -130,7 +132,13 @@ class _Search:
         enough = (shape.bound_seconds or 0.0) / (len(shape.groups) * shape.ranks)
         try:
             sharding = shard_tables(
-                self.model, self.batch, shape.servers, self.costs, sessions=sessions, local=self.local, enough_seconds=enough
+                self.model,
+                self.batch,
+                shape.servers,
+                self.costs,
+                sessions=sessions,
+                local=self.local,
+                enough_seconds=enough,
             )
         except DoesNotFit as error:
             self.refused.append(error)

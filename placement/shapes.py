@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from cost_models.costs import CostTable, PhaseCost
 from cost_models.memory import ids_bytes, pooled_bytes
@@ -19,7 +20,6 @@ from placement.plan import DP, Sync, Tag
 from placement.sharding import Sharding
 from problem.cluster import Cluster, Node
 from problem.errors import BadInput
-from problem.graph import FLOAT_BYTES
 from problem.model import Model
 
 #: Threads per core unless told otherwise: enough to hide waiting. ShadowSync (Zheng et al., arXiv 2003.03477) ran 24
@@ -72,7 +72,7 @@ class SolveOptions:
     servers: int | None = None
     sync_servers: int | None = None
     pins: Mapping[str, Tag] = field(default_factory=dict)
-    sync_mode: str = "background"
+    sync_mode: Literal["background", "foreground"] = "background"
     sync_gap: int = 8
     time_limit_seconds: float = 60.0
     gap: float = 0.005
@@ -148,8 +148,12 @@ class Shapes:
         """
         found = [shape for servers in self._server_counts() for shape in self._with_servers(servers)]
         if not found:
-            wanted = {k: getattr(self.options, k) for k in ("group_size", "ranks", "max_elp", "servers", "sync_servers")}
-            allowed = f"values that leave trainers: {len(self.trainers)} machines may train, {len(self.hosts)} may serve"
+            wanted = {
+                k: getattr(self.options, k) for k in ("group_size", "ranks", "max_elp", "servers", "sync_servers")
+            }
+            allowed = (
+                f"values that leave trainers: {len(self.trainers)} machines may train, {len(self.hosts)} may serve"
+            )
             raise BadInput("options", "shape", {k: v for k, v in wanted.items() if v is not None}, allowed)
         return sorted(found, key=lambda s: (-self.rate(s), s.machines, s.group_size))
 
@@ -234,9 +238,7 @@ class Shapes:
     def _bounded(self, shape: Shape) -> Shape:
         server = self._server_seconds(shape)
         parts = [server, *(self._group_seconds(shape, group) for group in (shape.groups[0],))]
-        return Shape(
-            shape.group_size, shape.groups, shape.servers, shape.sync_servers, shape.ranks, max(parts), server
-        )
+        return Shape(shape.group_size, shape.groups, shape.servers, shape.sync_servers, shape.ranks, max(parts), server)
 
     def _group_seconds(self, shape: Shape, group: tuple[Node, ...]) -> float:
         """Lower bound of the step of one group (the fastest)."""
@@ -269,7 +271,8 @@ class Shapes:
         pooled = sum(pooled_bytes(table, self.batch) for table in self.model.tables)
         count = max(1, min(len(shape.servers), len(self.model.tables)))
         links = tuple(
-            ServerLink(node, (), ids // count, pooled // count, PhaseCost(), PhaseCost()) for node in shape.servers[:count]
+            ServerLink(node, (), ids // count, pooled // count, PhaseCost(), PhaseCost())
+            for node in shape.servers[:count]
         )
         return GroupProblem(self.model, self.costs, group, self.batch, self.hogwild, shape.ranks, servers=links)
 
@@ -286,10 +289,4 @@ def sync_of(options: SolveOptions, groups: int) -> Sync | None:
     """Return the synchronisation of a number of groups: elastic rate 0.9 / groups; None with one group."""
     if groups < 2:
         return None
-    mode = "foreground" if options.sync_mode == "foreground" else "background"
-    return Sync(mode, options.sync_gap, EASGD_BETA / groups)
-
-
-def centre_bytes(model: Model) -> int:
-    """Bytes of the dense parameters, which the sync servers hold."""
-    return model.dense_parameters * FLOAT_BYTES
+    return Sync(options.sync_mode, options.sync_gap, EASGD_BETA / groups)

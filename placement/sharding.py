@@ -230,7 +230,8 @@ class Sharding:
         """Seconds that the busiest resource needs at least, whatever the sharding (see the module)."""
         whole = [self.demand(Piece(table, table.rows)).parts for table in self.model.tables]
         spread = [
-            sum(parts[i] for parts in whole) / (sum(server.rates[i] for server in self.servers) or 1.0) for i in range(4)
+            sum(parts[i] for parts in whole) / (sum(server.rates[i] for server in self.servers) or 1.0)
+            for i in range(4)
         ]
         fastest = [max(server.rates[i] for server in self.servers) for i in (2, 3)] if self.servers else []
         packed = [
@@ -426,6 +427,4 @@ def _solve_counts(
     solver.parameters.relative_gap_limit = GOOD_GAP
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return []
-    return [
-        (members, [p for p in servers for _ in range(solver.value(x[j, p]))]) for j, members in enumerate(classes)
-    ]
+    return [(members, [p for p in servers for _ in range(solver.value(x[j, p]))]) for j, members in enumerate(classes)]

@@ -9,6 +9,7 @@ second limit that a fast enough machine never meets.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from ortools.sat.python import cp_model
 
 from placement.baselines import Baseline, baselines
 from placement.evaluate import Evaluation, evaluate
-from placement.formulation import SCALE, Formulation
+from placement.formulation import Formulation
 from placement.nets import Contracted
 from placement.plan import DP, Tag
 
@@ -48,6 +49,9 @@ class Limits:
     deterministic_seconds: float = 20.0
     rounds: int = 200
     seed: int = 0
+
+
+DEFAULT_LIMITS = Limits()
 
 
 @dataclass
@@ -90,7 +94,7 @@ class GroupSolution:
         return self.seconds <= self.bound_seconds * (1 + max(gap, PRECISION))
 
 
-def solve_group(contracted: Contracted, limits: Limits = Limits(), floor_seconds: float = 0.0) -> GroupSolution:  # noqa: B008
+def solve_group(contracted: Contracted, limits: Limits = DEFAULT_LIMITS, floor_seconds: float = 0.0) -> GroupSolution:
     """Find the best tags for a group.
 
     Parameters
@@ -153,10 +157,11 @@ def _polish(found: GroupSolution, contracted: Contracted, limits: Limits, budget
 
 def _neighbours(contracted: Contracted, tags: Mapping[str, Tag]) -> Iterator[dict[str, Tag]]:
     """Placements that differ in one item: data-parallel, on a used node, or on the first unused node of a class."""
-    used = {tag for tag in tags.values() if tag != DP}
+    used = set(tags.values()) - {DP}
     nodes = [n for members in contracted.node_classes for n in _worth_trying(members, used)]
+    choices: list[Tag] = [DP, *sorted(nodes)]
     for index in contracted.free:
-        for tag in (DP, *sorted(nodes)):
+        for tag in choices:
             if tags[contracted.items[index].ops[0]] != tag:
                 yield {**tags, **dict.fromkeys(contracted.items[index].ops, tag)}
 
@@ -169,11 +174,27 @@ def _worth_trying(members: tuple[int, ...], used: set[Tag]) -> list[int]:
 def _solver(limits: Limits, spent: float) -> cp_model.CpSolver:
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
+    solver.parameters.catch_sigint_signal = False
     solver.parameters.random_seed = limits.seed
     solver.parameters.max_deterministic_time = max(0.0, limits.deterministic_seconds - spent)
     solver.parameters.max_time_in_seconds = min(3600.0, max(0.0, limits.deadline - time.monotonic()))
     solver.parameters.relative_gap_limit = limits.gap / 2
     return solver
+
+
+def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, bool]:
+    """Run the solver in a thread of its own, so that Ctrl-C reaches this one; return its status and whether it came."""
+    status: list[cp_model.CpSolverStatus] = []
+    thread = threading.Thread(target=lambda: status.append(solver.solve(model)), daemon=True)
+    thread.start()
+    interrupted = False
+    while thread.is_alive():
+        try:
+            thread.join()
+        except KeyboardInterrupt:
+            interrupted = True
+            solver.stop_search()
+    return (status[0] if status else cp_model.UNKNOWN), interrupted
 
 
 def _first_fit(found: GroupSolution, contracted: Contracted, limits: Limits) -> bool:
@@ -182,7 +203,7 @@ def _first_fit(found: GroupSolution, contracted: Contracted, limits: Limits) -> 
     form = Formulation(contracted, best_seconds=max(worst, 1e-30) * 1e6, objective=False)
     for _ in range(limits.rounds):
         solver = _solver(limits, 0.0)
-        status = solver.solve(form.model)
+        status, found.interrupted = _run(solver, form.model)
         if status == cp_model.INFEASIBLE:
             found.bound_seconds = float("inf")
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -201,18 +222,20 @@ def _prove(found: GroupSolution, contracted: Contracted, limits: Limits) -> None
     for _ in range(limits.rounds):
         form.hint(found.tags or {})
         solver = _solver(limits, spent)
-        try:
-            status = solver.solve(form.model)
-        except KeyboardInterrupt:
-            found.interrupted = True
-            return
+        status, found.interrupted = _run(solver, form.model)
         spent += solver.response_proto.deterministic_time
         if not _learn(found, contracted, form, solver, status) or found.within(limits.gap):
+            return
+        if found.interrupted:
             return
 
 
 def _learn(
-    found: GroupSolution, contracted: Contracted, form: Formulation, solver: cp_model.CpSolver, status: cp_model.CpSolverStatus
+    found: GroupSolution,
+    contracted: Contracted,
+    form: Formulation,
+    solver: cp_model.CpSolver,
+    status: cp_model.CpSolverStatus,
 ) -> bool:
     """Take bound and placement from a round; return whether another round may help."""
     if status == cp_model.INFEASIBLE:  # nothing as good as the best known is left
@@ -224,7 +247,7 @@ def _learn(
     found.bound_seconds = max(found.bound_seconds, min(found.seconds, form.seconds(solver.best_objective_bound)))
     tags = form.read(solver)
     if _offer(found, contracted, tags):
-        _polish(found, contracted, Limits(), budget=200)
+        _polish(found, contracted, DEFAULT_LIMITS, budget=200)
     form.exclude(tags)
     form.tighten(found.seconds)
     return status == cp_model.OPTIMAL

@@ -45,7 +45,9 @@ def linear(name: str, source: str, width: int, parameters: int, component: str =
 
 def op_cost(seconds: float, traffic: float = 0.0) -> OpCost:
     """A quarter of the work forward, half backward, a quarter update."""
-    return OpCost(PhaseCost(seconds / 4, traffic / 4), PhaseCost(seconds / 2, traffic / 2), PhaseCost(seconds / 4, traffic / 4))
+    return OpCost(
+        PhaseCost(seconds / 4, traffic / 4), PhaseCost(seconds / 2, traffic / 2), PhaseCost(seconds / 4, traffic / 4)
+    )
 
 
 def two_layers() -> GroupProblem:
@@ -69,7 +71,12 @@ def two_layers() -> GroupProblem:
             Operator("loss", Kind.LOSS, ("small",), 1),
         )
     )
-    costs = CostTable(1, {"x": OpCost(), "wide": op_cost(1e-3), "small": op_cost(6e-3), "loss": OpCost()}, kind="tiny")
+    costs = CostTable(
+        1,
+        {"x": OpCost(), "wide": op_cost(1e-3), "small": op_cost(6e-3), "loss": OpCost()},
+        kind="tiny",
+        flops_per_core_second=1e9,
+    )
     return GroupProblem(Model("two layers", graph), costs, nodes(2, cores=1), batch=1, hogwild=8, ranks=2)
 
 
@@ -143,7 +150,11 @@ def _random_nodes(draw: random.Random, count: int) -> tuple[Node, ...]:
 
 
 def _random_costs(draw: random.Random, model: Model) -> CostTable:
-    ops = {op.name: op_cost(10 ** draw.uniform(-8, -2), 10 ** draw.uniform(0, 6)) for op in model.graph if op.kind != "lookup"}
+    ops = {
+        op.name: op_cost(10 ** draw.uniform(-8, -2), 10 ** draw.uniform(0, 6))
+        for op in model.graph
+        if op.kind != "lookup"
+    }
     message = draw.choice([MessageCost(), MessageCost(1e-6, 1e-10, 2e-6, 2e-10)])
     tables = {table.name: TableCost(PhaseCost(1e-5, 1e3), PhaseCost(1e-5, 1e3)) for table in model.tables}
     return CostTable(4, ops, tables, message, 1e-6, 1e-6, draw.choice([0.0, 1e-9]), 1e-9, "tiny", 1e9)

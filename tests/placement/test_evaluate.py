@@ -1,0 +1,275 @@
+"""The evaluator by hand, against the programs of the net transformation, and its properties."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models.costs import CostTable, MessageCost, OpCost, PhaseCost, TableCost
+from placement.baselines import baselines
+from placement.evaluate import evaluate
+from placement.explain import problem_of
+from placement.nets import Contracted
+from placement.plan import DP, Plan, Shard, Sync
+from problem.graph import Graph, Kind, Operator
+from problem.model import EmbeddingTable, Model
+from programs.instructions import (
+    AllReduce,
+    Compute,
+    Lookup,
+    Metric,
+    NextBatch,
+    Program,
+    Recv,
+    Reduce,
+    Role,
+    Send,
+    Update,
+)
+from programs.transform import transform
+from programs.verify import memory_needed
+from tests.instances import linear, node, nodes, op_cost, random_group, two_layers
+
+BATCH = 4
+
+
+def test_two_layers_all_data_parallel() -> None:
+    """By hand: 7 ms of cores, 4 MB of all-reduce in 4 ms each way, a critical path of 7 ms and two rounds of 2 MB."""
+    problem = two_layers()
+    found = evaluate(problem, dict.fromkeys(("x", "wide", "small", "loss"), DP))
+    first = found.loads[0]
+    assert first.cores_seconds == pytest.approx(7e-3)
+    assert first.tx_seconds == pytest.approx(4e-3, rel=1e-5)
+    assert first.rx_seconds == pytest.approx(4e-3, rel=1e-5)
+    assert found.latency_seconds == pytest.approx(7e-3 + 4e-3, rel=1e-5)
+    assert found.samples_per_second == pytest.approx(2 / 7e-3)
+    assert found.bottleneck.startswith("cores of group node n0")
+
+
+def test_two_layers_wide_on_node_0() -> None:
+    """By hand: node 0 does its own small layer and the wide layer twice, 8 ms.
+
+    Rank 1 exchanges 3 tensors with node 0 (x there, wide back, its gradient there), and ``small`` is all-reduced in 2
+    messages each way: 3 + 4 messages sent or received at either end.
+    """
+    found = evaluate(two_layers(), {"x": DP, "wide": 0, "small": DP, "loss": DP})
+    assert [load.cores_seconds for load in found.loads] == pytest.approx([8e-3, 6e-3])
+    assert [load.messages for load in found.loads] == pytest.approx([3 + 4, 3 + 4])
+
+
+def _dlrm(draw: random.Random, ranks: int, size: int, groups: int) -> tuple[Plan, CostTable]:
+    """A small two-tower model with two tables, one of them split over two servers, and random tags."""
+    tables = (EmbeddingTable("t0", 10, 8), EmbeddingTable("t1", 10, 8, 3.0))
+    graph = Graph(
+        (
+            Operator("x", Kind.DENSE_INPUT, (), 4),
+            linear("bottom", "x", 8, 40),
+            Operator("t0", Kind.LOOKUP, (), 8, table="t0"),
+            Operator("t1", Kind.LOOKUP, (), 8, table="t1"),
+            Operator("interaction", Kind.CONCAT, ("bottom", "t0", "t1"), 24),
+            Operator("side", Kind.CONCAT, ("bottom", "t1"), 16),
+            linear("top", "interaction", 5, 125),
+            Operator("all", Kind.CONCAT, ("top", "side"), 21),
+            linear("logit", "all", 1, 22),
+            Operator("loss", Kind.LOSS, ("logit",), 1),
+        )
+    )
+    placed = [op.name for op in graph if op.kind not in {Kind.LOOKUP, Kind.DENSE_INPUT, Kind.LOSS}]
+    tags = {name: draw.choice([DP, *range(size)]) for name in placed} | {"x": DP, "loss": DP}
+    shards = (Shard("t0", 0, 0, 10), Shard("t1", 0, 0, 4), Shard("t1", 1, 4, 10))
+    plan = Plan(
+        Model("small", graph, tables, batch=BATCH),
+        tuple(tuple(node(f"g{g}n{i}") for i in range(size)) for g in range(groups)),
+        (node("ps0"), node("ps1")),
+        BATCH,
+        tags,
+        shards,
+        (node("sync0"), node("sync1")) if groups > 1 else (),
+        hogwild=2,
+        ranks=ranks,
+        sync=Sync(gap=4) if groups > 1 else None,
+    )
+    ops = {op.name: op_cost(draw.uniform(1e-4, 1e-3)) for op in graph if op.kind is not Kind.LOOKUP}
+    table = TableCost(PhaseCost(1e-4), PhaseCost(3e-4))
+    message = MessageCost(1e-5, 1e-8, 2e-5, 3e-8)
+    return plan, CostTable(BATCH, ops, {"t0": table, "t1": table}, message, 1e-5, 2e-5, 5e-8, 1e-8, "tiny", 1e9)
+
+
+def _busy(plan: Plan, costs: CostTable, program: Program) -> float:
+    """Core-seconds of a program, instruction by instruction."""
+    total = 0.0
+    for instruction in program.instructions:
+        match instruction:
+            case NextBatch():
+                total += costs.next_batch_seconds
+            case Metric():
+                total += costs.metric_seconds
+            case Compute(op, phase):
+                total += getattr(costs.ops[op], phase).core_seconds
+            case Reduce(parts=parts, bytes=size):
+                total += (len(parts) - 1) * size * costs.sum_seconds_per_byte
+            case Send(bytes=size):
+                total += costs.message.send(size)
+            case Recv(bytes=size):
+                total += costs.message.receive(size)
+            case Lookup(shards) | Update(shards=shards) if shards:
+                phase = "lookup" if isinstance(instruction, Lookup) else "update"
+                for shard in (plan.shards[i] for i in shards):
+                    share = shard.rows / plan.model.table[shard.table].rows
+                    total += share * getattr(costs.tables[shard.table], phase).core_seconds
+            case Update(ops):
+                total += sum(costs.ops[op].update.core_seconds for op in ops)
+            case AllReduce(bytes=size):
+                count, piece = plan.ranks - 1, size / plan.ranks
+                total += 2 * count * (costs.message.send(piece) + costs.message.receive(piece))
+                total += count * piece * costs.sum_seconds_per_byte
+    return total
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_loads_are_those_of_the_programs(seed: int) -> None:
+    """Core-seconds, bytes sent and bytes received of every machine are what the transformed programs add up to."""
+    draw = random.Random(seed)
+    size = draw.randint(1, 4)
+    plan, costs = _dlrm(draw, draw.randint(1, size), size, groups=1)
+    busy, sent, got = (defaultdict[str, float](float) for _ in range(3))
+    for session in transform(plan).sessions:
+        for program in session.programs:
+            machines = plan.servers if program.place.role is Role.SERVER else plan.groups[0]
+            name = machines[program.place.index].name
+            busy[name] += _busy(plan, costs, program)
+            for instruction in program.instructions:
+                if isinstance(instruction, Send):
+                    sent[name] += instruction.bytes
+                elif isinstance(instruction, Recv):
+                    got[name] += instruction.bytes
+                elif isinstance(instruction, AllReduce):
+                    moved = 2 * (plan.ranks - 1) / plan.ranks * instruction.bytes
+                    sent[name], got[name] = sent[name] + moved, got[name] + moved
+    for load in evaluate(problem_of(plan, costs), plan.tags).loads:
+        assert sum(load.core_seconds.values()) == pytest.approx(busy[load.node], rel=1e-9)
+        assert load.tx_seconds * 1e9 == pytest.approx(sent[load.node], rel=1e-9)
+        assert load.rx_seconds * 1e9 == pytest.approx(got[load.node], rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_memory_covers_what_the_verifier_counts(seed: int) -> None:
+    """No machine is said to need less memory than the verifier of the programs counts on it."""
+    draw = random.Random(seed)
+    size, groups = draw.randint(1, 3), draw.randint(1, 2)
+    plan, costs = _dlrm(draw, draw.randint(1, size), size, groups)
+    needed = {load.node: load.memory_needed for load in evaluate(problem_of(plan, costs), plan.tags).loads}
+    for name, (counted, _) in memory_needed(transform(plan)).items():
+        if name in needed:
+            assert needed[name] >= counted
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sync_loads_are_those_of_the_exchanges(seed: int) -> None:
+    """Bytes between groups are those of the SyncSteps, divided by the steps between two of them."""
+    draw = random.Random(seed)
+    size = draw.randint(1, 3)
+    plan, costs = _dlrm(draw, draw.randint(1, size), size, groups=2)
+    alone = replace(plan, groups=plan.groups[:1], sync=None, sync_servers=())
+    with_sync = evaluate(problem_of(plan, costs), plan.tags)
+    without = evaluate(problem_of(alone, costs), plan.tags)
+    often = 1 / (4 * plan.hogwild)
+    for index, step in transform(plan).shadows.items():
+        moved = sum(step.exchange_bytes) + step.forward_bytes * len(step.followers)
+        extra = with_sync.loads[index].tx_seconds - without.loads[index].tx_seconds
+        assert extra * 1e9 == pytest.approx(often * moved, rel=1e-6)
+    parameters = 4 * plan.model.graph.dense_parameters
+    servers = [load for load in with_sync.loads if load.role == "sync"]
+    assert sum(load.rx_seconds for load in servers) * 1e9 == pytest.approx(often * 2 * parameters, rel=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 400), factor=st.floats(1.1, 8.0))
+def test_cost_does_not_fall_as_anything_grows(seed: int, factor: float) -> None:
+    """Slower cores, NICs or longer latencies never make a placement faster."""
+    problem = random_group(seed)
+    tags = baselines(Contracted(problem))[seed % 5].tags
+    now = evaluate(problem, tags).seconds
+    for change in (
+        lambda n: replace(n, nic_bytes_per_second=n.nic_bytes_per_second / factor),
+        lambda n: replace(n, latency_seconds=n.latency_seconds * factor + 1e-6),
+        lambda n: replace(n, kind="other", flops_per_core_second=min(1e9, n.flops_per_core_second) / factor),
+        lambda n: replace(n, memory_bandwidth_bytes_per_second=n.memory_bandwidth_bytes_per_second / factor),
+    ):
+        worse = replace(problem, nodes=tuple(change(n) for n in problem.nodes))
+        assert evaluate(worse, tags).seconds >= now * (1 - 1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 400))
+def test_step_is_bounded_by_path_and_by_the_busiest_resource(seed: int) -> None:
+    """The step is at least the busiest resource, and at least one thread's critical path over the threads."""
+    problem = random_group(seed)
+    found = evaluate(problem, baselines(Contracted(problem))[seed % 5].tags)
+    assert found.seconds >= max(max(load.resources) for load in found.loads)
+    assert found.seconds * problem.hogwild >= found.latency_seconds * (1 - 1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 400))
+def test_twice_every_time_is_twice_the_step(seed: int) -> None:
+    """Half the speed of everything and twice the latency double the step exactly."""
+    problem = random_group(seed)
+    tags = baselines(Contracted(problem))[seed % 5].tags
+
+    def half(n):  # noqa: ANN001, ANN202
+        return replace(
+            n,
+            kind="half",
+            flops_per_core_second=problem.costs.flops_per_core_second / problem.costs.slowdown(n) / 2,
+            nic_bytes_per_second=n.nic_bytes_per_second / 2,
+            memory_bandwidth_bytes_per_second=n.memory_bandwidth_bytes_per_second / 2,
+            latency_seconds=2 * n.latency_seconds,
+        )
+
+    slow = replace(
+        problem,
+        nodes=tuple(half(n) for n in problem.nodes),
+        sync_servers=tuple(half(n) for n in problem.sync_servers),
+        servers=tuple(replace(link, node=half(link.node)) for link in problem.servers),
+    )
+    assert evaluate(slow, tags).seconds == pytest.approx(2 * evaluate(problem, tags).seconds, rel=1e-9)
+
+
+def test_foreground_synchronisation_stops_a_thread() -> None:
+    """Foreground exchanges lengthen the critical path, background ones do not."""
+    plan, costs = _dlrm(random.Random(0), 1, 1, 2)
+    background = evaluate(problem_of(plan, costs), plan.tags)
+    foreground = evaluate(problem_of(replace(plan, sync=Sync("foreground", 4)), costs), plan.tags)
+    assert foreground.latency_seconds > background.latency_seconds
+    assert foreground.step_seconds == pytest.approx(background.step_seconds)
+
+
+def test_messages_on_one_host_load_no_nic() -> None:
+    """Nodes of one host exchange memory copies: cores are busy, NICs are not."""
+    problem = two_layers()
+    local = replace(problem, nodes=nodes(2, host="here", cores=1))
+    found = evaluate(local, {"x": DP, "wide": 0, "small": DP, "loss": DP})
+    assert all(load.tx_seconds == 0 for load in found.loads)
+    assert found.loads[0].messages > 0
+
+
+def test_a_slower_machine_takes_longer_for_the_same_work() -> None:
+    """A node of another kind scales core-seconds by its speed."""
+    problem = two_layers()
+    slow = replace(problem, nodes=(problem.nodes[0], replace(problem.nodes[1], kind="old", flops_per_core_second=5e8)))
+    found = evaluate(slow, dict.fromkeys(("x", "wide", "small", "loss"), DP))
+    assert found.loads[1].cores_seconds == pytest.approx(2 * found.loads[0].cores_seconds)
+
+
+def test_zero_costs_are_no_division_by_zero() -> None:
+    """A placement that costs nothing has an infinite rate."""
+    problem = two_layers()
+    free = replace(problem.costs, ops={name: OpCost() for name in problem.costs.ops})
+    found = evaluate(replace(problem, costs=free, nodes=nodes(1, host="h"), ranks=1), dict.fromkeys(free.ops, DP))
+    assert found.samples_per_second == float("inf")
