@@ -92,9 +92,10 @@ def test_counting():
 
 def test_every_test_says_what_it_shows():
     """Each test has a docstring."""
-    silent = []
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, Function) and node.name.startswith("test_") and ast.get_docstring(node) is None:
-                silent.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+    silent = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, Function) and node.name.startswith("test_") and ast.get_docstring(node) is None
+    ]
     assert not silent, "no docstring:\n" + "\n".join(silent)
