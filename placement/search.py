@@ -11,6 +11,7 @@ all groups together win.
 from __future__ import annotations
 
 import time
+from bisect import insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -21,13 +22,14 @@ from placement.errors import DoesNotFit
 from placement.evaluate import Evaluation, evaluate
 from placement.group import GroupProblem, server_links, split_tables
 from placement.nets import Contracted
-from placement.plan import Plan, Shard, Tag
+from placement.plan import DP, Plan, Shard, Tag
 from placement.result import BaselineValue, CurvePoint, PlacementResult, PointStatus
 from placement.shapes import THREADS_PER_CORE, Shape, Shapes, SolveOptions, sync_of, usable
 from placement.sharding import shard_tables
 from placement.solve import PRECISION, GroupSolution, Limits, solve_group
 from problem.cluster import Cluster, Node
 from problem.errors import BadInput
+from problem.graph import Kind
 from problem.model import Model
 
 CostsFor = Callable[[int, Node], CostTable]
@@ -94,6 +96,7 @@ class _Search:
         self.hogwild = options.hogwild or (1 if options.synchronous else _threads(trainers))
         self.costs = costs_for(self.batch, reference)
         self.local = cluster.is_local
+        self.all_dp = dict.fromkeys((op.name for op in model.graph if op.kind is not Kind.LOOKUP), DP)
         self.shapes = Shapes(model, cluster, self.costs, self.options, self.batch, self.hogwild)
         self.solved: list[Solved] = []
         self.refused: list[DoesNotFit] = []
@@ -105,6 +108,9 @@ class _Search:
         waiting = self.shapes.all()
         while waiting and not self._done(waiting[0]):
             shape = waiting.pop(0)
+            if not shape.refined:
+                insort(waiting, self.shapes.refine(shape), key=self.shapes.order)
+                continue
             try:
                 self._try(shape)
             except KeyboardInterrupt:

@@ -7,12 +7,14 @@ path of the graph. No placement of that shape is faster, so a shape whose bound 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cost_models.costs import CostTable, PhaseCost
 from cost_models.memory import ids_bytes, pooled_bytes
+from placement.cuts import candidates, cut_count, fewest_cuts
 from placement.group import GroupProblem, ServerLink
 from placement.loads import fixed_tally, runs_backward
 from placement.nets import RANK, Contracted
@@ -82,7 +84,23 @@ class SolveOptions:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One way to use the cluster; ``bound_seconds`` is a lower bound of the step of any of its groups."""
+    """One way to use the cluster.
+
+    Parameters
+    ----------
+    group_size : int
+        Nodes per group.
+    groups, servers, sync_servers : tuples of Node
+        The machines.
+    ranks : int
+        Ranks per group.
+    bound_seconds : float
+        Lower bound of the step of any of its groups.
+    per_server : float or None
+        Equal tables only, once refined: tables' work on a server that balances servers and ranks.
+    refined : bool
+        Whether ``bound_seconds`` counts the cuts of tables.
+    """
 
     group_size: int
     groups: tuple[tuple[Node, ...], ...]
@@ -90,7 +108,8 @@ class Shape:
     sync_servers: tuple[Node, ...]
     ranks: int
     bound_seconds: float = 0.0
-    server_seconds: float = 0.0
+    per_server: float | None = None
+    refined: bool = False
 
     @property
     def machines(self) -> int:
@@ -155,7 +174,11 @@ class Shapes:
                 f"values that leave trainers: {len(self.trainers)} machines may train, {len(self.hosts)} may serve"
             )
             raise BadInput("options", "shape", {k: v for k, v in wanted.items() if v is not None}, allowed)
-        return sorted(found, key=lambda s: (-self.rate(s), s.machines, s.group_size))
+        return sorted(found, key=self.order)
+
+    def order(self, shape: Shape) -> tuple[float, int, int]:
+        """Sort key of shapes: most promising first, then fewest machines, then smallest groups."""
+        return -self.rate(shape), shape.machines, shape.group_size
 
     def rate(self, shape: Shape) -> float:
         """Samples per second that a shape cannot exceed."""
@@ -236,14 +259,49 @@ class Shapes:
         return max(longest.values(), default=0.0) + self.costs.next_batch_seconds + self.costs.metric_seconds
 
     def _bounded(self, shape: Shape) -> Shape:
-        server = self._server_seconds(shape)
-        parts = [server, *(self._group_seconds(shape, group) for group in (shape.groups[0],))]
-        return Shape(shape.group_size, shape.groups, shape.servers, shape.sync_servers, shape.ranks, max(parts), server)
+        return replace(shape, bound_seconds=max(self._server_seconds(shape), self._group_seconds(shape)))
 
-    def _group_seconds(self, shape: Shape, group: tuple[Node, ...]) -> float:
-        """Lower bound of the step of one group (the fastest)."""
-        total, stay, path = self._work
-        fixed = fixed_tally(self._pull_problem(shape, group))
+    def refine(self, shape: Shape) -> Shape:
+        """Count what cutting tables costs, where all are equal: less work on a server means more shards for the ranks."""
+        tables, count = self.model.tables, len(shape.servers)
+        if not tables or len({replace(table, name="") for table in tables}) > 1 or self._shares_machine(shape):
+            return replace(shape, refined=True)
+        values = candidates(len(tables), count)
+        first = bisect_left(values, True, key=lambda v: self._served(shape, v) >= self._pulled(shape, v))
+        best = min(
+            values[max(0, first - 1) : first + 1], key=lambda v: max(self._served(shape, v), self._pulled(shape, v))
+        )
+        seconds = max(shape.bound_seconds, self._served(shape, best), self._pulled(shape, best))
+        return replace(shape, bound_seconds=seconds, per_server=best, refined=True)
+
+    def _served(self, shape: Shape, per_server: float) -> float:
+        """Step of a server that does the work of ``per_server`` equal tables, if it is the fastest one."""
+        cost = self.costs.tables[self.model.tables[0].name]
+        work = cost.lookup + cost.update
+        one = min(
+            max(
+                work.core_seconds * self.costs.slowdown(node) / node.cores,
+                work.traffic_bytes / node.memory_bandwidth_bytes_per_second,
+            )
+            for node in shape.servers
+        )
+        return per_server * one * shape.ranks * len(shape.groups)
+
+    def _pulled(self, shape: Shape, per_server: float) -> float:
+        """Step of the group, and of the servers' NICs, with the fewest cuts that allow ``per_server``."""
+        parts = fewest_cuts(len(self.model.tables), len(shape.servers), per_server)
+        if parts is None:
+            return float("inf")
+        cuts, step = cut_count(parts), len(shape.groups) * shape.ranks
+        table = self.model.tables[0]
+        arriving = (ids_bytes(table, self.batch) + pooled_bytes(table, self.batch)) * (len(self.model.tables) + cuts)
+        rate = float("inf") if self.local else sum(node.nic_bytes_per_second for node in shape.servers)
+        return max(self._group_seconds(shape, cuts), step * arriving / rate)
+
+    def _group_seconds(self, shape: Shape, cuts: int = 0) -> float:
+        """Lower bound of the step of the first (fastest) group, with some more shards than tables."""
+        (total, stay, path), group = self._work, shape.groups[0]
+        fixed = fixed_tally(self._pull_problem(shape, cuts))
         own = sum(part[0] for part in fixed.core.values()) if not self._shares_machine(shape) else 0.0
         slow = [self.costs.slowdown(node) for node in group]
         cores = sum(node.cores / s for node, s in zip(group, slow, strict=True))
@@ -265,16 +323,19 @@ class Shapes:
     def _shares_machine(self, shape: Shape) -> bool:
         return bool({n.name for n in shape.servers} & {n.name for group in shape.groups for n in group})
 
-    def _pull_problem(self, shape: Shape, group: tuple[Node, ...]) -> GroupProblem:
-        """The group with servers that answer for free: as many messages as servers, as many bytes as tables."""
-        ids = sum(ids_bytes(table, self.batch) for table in self.model.tables)
-        pooled = sum(pooled_bytes(table, self.batch) for table in self.model.tables)
-        count = max(1, min(len(shape.servers), len(self.model.tables)))
+    def _pull_problem(self, shape: Shape, cuts: int) -> GroupProblem:
+        """The group with servers that answer for free: as many messages as servers, as many bytes as shards."""
+        more = 1 + cuts / max(1, len(self.model.tables))
+        ids = int(more * sum(ids_bytes(table, self.batch) for table in self.model.tables))
+        pooled = int(more * sum(pooled_bytes(table, self.batch) for table in self.model.tables))
+        count = max(1, min(len(shape.servers), len(self.model.tables) + cuts))
         links = tuple(
             ServerLink(node, (), ids // count, pooled // count, PhaseCost(), PhaseCost())
             for node in shape.servers[:count]
         )
-        return GroupProblem(self.model, self.costs, group, self.batch, self.hogwild, shape.ranks, servers=links)
+        return GroupProblem(
+            self.model, self.costs, shape.groups[0], self.batch, self.hogwild, shape.ranks, servers=links
+        )
 
     def _server_seconds(self, shape: Shape) -> float:
         """Lower bound of the busiest embedding server's step."""

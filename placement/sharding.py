@@ -20,7 +20,7 @@ every shard costs as much as the whole table, the bin-packing bound over whole t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, floor
@@ -29,6 +29,7 @@ from ortools.sat.python import cp_model
 
 from cost_models.costs import CostTable
 from cost_models.memory import ids_bytes, pooled_bytes, shard_in_flight_bytes
+from placement.cuts import fewest_cuts
 from placement.errors import DoesNotFit
 from placement.plan import Shard
 from problem.cluster import Node
@@ -38,6 +39,8 @@ from problem.model import EmbeddingTable, Model
 MOST_VARIABLES = 20_000
 #: Gap that is good enough: loads are predictions, not measurements.
 GOOD_GAP = 1e-3
+#: What a sharding is worth, from its shards and the load of the busiest server.
+Score = Callable[[tuple[Shard, ...], float], float]
 #: Finest pieces that are tried for balance, as fractions of a server's fair share.
 FINER = (1, 4)
 
@@ -204,10 +207,14 @@ class Sharding:
         for p in used:
             rows = min(left, -(-piece.rows * capacity[p] // total))
             left -= rows
-            part = Piece(table, rows)
-            self.cuts.append((table.name, p, rows))
-            self.load[p] += self.demand(part)
-            self.room[p] -= self.bytes_of(part)
+            self.add(table, p, rows)
+
+    def add(self, table: EmbeddingTable, server: int, rows: int) -> None:
+        """Put some rows of a table on a server, for good."""
+        part = Piece(table, rows)
+        self.cuts.append((table.name, server, rows))
+        self.load[server] += self.demand(part)
+        self.room[server] -= self.bytes_of(part)
 
     def refuse(self, table: EmbeddingTable) -> None:
         """Say that a table finds no room, with its size and the largest server."""
@@ -284,6 +291,8 @@ def shard_tables(
     deterministic_seconds: float = 2.0,
     local: bool = False,
     enough_seconds: float = 0.0,
+    per_server: float | None = None,
+    score: Score | None = None,
 ) -> ShardingResult:
     """Place all tables on embedding servers.
 
@@ -305,6 +314,10 @@ def shard_tables(
         Whether the servers are on the trainers' host: then no NIC is loaded.
     enough_seconds : float
         Load below which tables are not cut just for balance (something else binds).
+    per_server : float, optional
+        If all tables are equal: also try cutting as seldom as possible for this many tables' work a server.
+    score : callable, optional
+        Seconds that decide between shardings, from shards and the busiest server's load; default: that load.
 
     Returns
     -------
@@ -318,14 +331,37 @@ def shard_tables(
     """
     if model.tables and not servers:
         raise DoesNotFit("embedding tables", "0 embedding servers", sum(t.total_bytes for t in model.tables), 0)
-    best = _filled(Sharding(model, batch, servers, costs, sessions, local=local), {}, deterministic_seconds)
-    bound = best.bound()
-    if best.seconds > max(enough_seconds, bound * (1 + GOOD_GAP)):
-        for finer in FINER:
-            split = Sharding(model, batch, servers, costs, sessions, local=local)
-            split = _filled(split, _parts(split, finer), deterministic_seconds)
-            best = min(best, split, key=lambda state: state.seconds)
+
+    def empty() -> Sharding:
+        return Sharding(model, batch, servers, costs, sessions, local=local)
+
+    whole = _filled(empty(), {}, deterministic_seconds)
+    bound, tried = whole.bound(), [whole]
+    if whole.seconds > max(enough_seconds, bound * (1 + GOOD_GAP)):
+        tried += [_filled(state := empty(), _parts(state, finer), deterministic_seconds) for finer in FINER]
+        if per_server:
+            tried += [state for state in (_wrapped(empty(), per_server),) if state is not None]
+    worth = score or (lambda _, seconds: seconds)
+    best = min(tried, key=lambda state: (worth(state.shards(), state.seconds), len(state.shards())))
     return ShardingResult(best.shards(), best.seconds, min(bound, best.seconds))
+
+
+def _wrapped(state: Sharding, per_server: float) -> Sharding | None:
+    """Fill servers with equal tables one after the other, cut as seldom as possible; None where that is not possible."""
+    tables, used = list(state.model.tables), 0
+    for taken, servers in fewest_cuts(len(tables), len(state.servers), per_server) or ():
+        part, tables = tables[:taken], tables[taken:]
+        total = sum(table.rows for table in part)
+        edges = [total * p // servers for p in range(servers + 1)]
+        begin = 0
+        for table in part:
+            for p in range(servers):
+                rows = min(edges[p + 1], begin + table.rows) - max(edges[p], begin)
+                if rows > 0:
+                    state.add(table, used + p, rows)
+            begin += table.rows
+        used += servers
+    return state if not tables and min(state.room) >= 0 else None
 
 
 def _parts(state: Sharding, finer: int) -> dict[str, int]:
