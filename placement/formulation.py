@@ -62,7 +62,7 @@ from ortools.sat.python import cp_model
 
 from cost_models.network import all_reduce_bytes, all_reduce_core_seconds, all_reduce_messages
 from placement.latency_model import LatencyModel
-from placement.loads import Tally, fixed_tally
+from placement.loads import Tally, fixed_tally, server_seconds
 from placement.net_variables import NetVariables
 from placement.nets import RANK, Contracted
 from placement.plan import DP, Tag
@@ -214,6 +214,7 @@ class Formulation:
     def _loads(self) -> None:
         """(9)-(11): each resource of each row takes at most Z."""
         fixed, exchange = fixed_tally(self.problem), self._exchange()
+        self.model.add(self.z >= self.units(server_seconds(fixed))).with_name("(9)-(11) servers")
         for row in self.rows:
             self._cores(row, fixed, exchange)
             self._bandwidth(row, fixed)

@@ -89,6 +89,22 @@ def fixed_tally(problem: GroupProblem) -> Tally:
     return total
 
 
+def server_seconds(fixed: Tally) -> float:
+    """Seconds per step of the busiest resource of any embedding server, which no tag changes."""
+    problem, longest = fixed.problem, 0.0
+    for at in range(problem.size, len(problem.machines)):
+        node, core = problem.machines[at], sum(part[at] for part in fixed.core.values())
+        cores = core * problem.costs.slowdown(node) / node.cores
+        nic = max(fixed.tx[at], fixed.rx[at])
+        longest = max(
+            longest,
+            cores,
+            fixed.traffic[at] / node.memory_bandwidth_bytes_per_second,
+            nic / node.nic_bytes_per_second if nic else 0.0,
+        )
+    return longest
+
+
 def session_classes(problem: GroupProblem, tags: Mapping[str, Tag]) -> Iterator[tuple[int, int, list[int]]]:
     """Yield ranks that stand for a class of equal sessions: (rank, size of the class, the other ranks of it).
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cost_models.costs import CostTable
+from placement.bounds import Bounds
 from placement.candidates import resolve_pins
 from placement.diagnose import no_fit
 from placement.errors import DoesNotFit
@@ -97,6 +98,7 @@ class _Search:
         self.costs = costs_for(self.batch, reference)
         self.local = cluster.is_local
         self.all_dp = dict.fromkeys((op.name for op in model.graph if op.kind is not Kind.LOOKUP), DP)
+        self.bounds = Bounds(model, self.costs, self.batch, self.hogwild, self.options.pins, local=self.local)
         self.shapes = Shapes(model, cluster, self.costs, self.options, self.batch, self.hogwild)
         self.solved: list[Solved] = []
         self.refused: list[DoesNotFit] = []
@@ -105,12 +107,14 @@ class _Search:
 
     def run(self) -> PlacementResult:
         """Solve shapes, best first, until the bound of the next one meets the best plan."""
-        waiting = self.shapes.all()
+        waiting = sorted((self.bounds.quick(shape) for shape in self.shapes.all()), key=self.bounds.order)
         while waiting and not self._done(waiting[0]):
             shape = waiting.pop(0)
             if not shape.refined:
-                insort(waiting, self.shapes.refine(shape), key=self.shapes.order)
+                insort(waiting, self.bounds.refine(shape), key=self.bounds.order)
                 continue
+            for sibling in self.bounds.siblings(shape):
+                insort(waiting, sibling, key=self.bounds.order)
             try:
                 self._try(shape)
             except KeyboardInterrupt:
@@ -127,43 +131,47 @@ class _Search:
     def _done(self, shape: Shape) -> bool:
         if self.best is None:
             return False
-        promising = self.shapes.rate(shape) > self.best.value * (1 + max(self.options.gap, PRECISION))
+        promising = self.bounds.rate(shape) > self.best.value * (1 + max(self.options.gap, PRECISION))
         return not promising or time.monotonic() > self.deadline
 
     # ---- one shape
 
     def _try(self, shape: Shape) -> None:
         """Solve a shape and remember the outcome."""
-        sessions = len(shape.groups) * shape.ranks * self.hogwild
-        enough = (shape.bound_seconds or 0.0) / (len(shape.groups) * shape.ranks)
         try:
-            sharding = shard_tables(
-                self.model,
-                self.batch,
-                shape.servers,
-                self.costs,
-                sessions=sessions,
-                local=self.local,
-                enough_seconds=enough,
-            )
+            shards = self._shards(shape)
         except DoesNotFit as error:
             self.refused.append(error)
             self.solved.append(Solved(shape, (), (), 0.0))
             return
-        problems = self._problems(shape, sharding.shards)
+        problems = self._problems(shape, shards)
+        found, total = Solved(shape, shards, problems, 0.0), 0.0
         distinct = _distinct(problems)
-        found = Solved(shape, sharding.shards, problems, 0.0)
-        total, infeasible = 0.0, False
         for problem, count in distinct:
             solution = solve_group(Contracted(problem), self._limits(), floor_seconds=shape.bound_seconds)
             self.interrupted = self.interrupted or solution.interrupted
-            total += count * self._bound_of(shape, solution) / len(shape.groups)
-            infeasible = infeasible or solution.infeasible
+            total += count * self._rate(shape, shards, solution) / len(shape.groups)
             self._collect(found, distinct, solution)
-        found.bound = 0.0 if infeasible else min(total, self.shapes.rate(shape))
+        found.bound = min(total, self.bounds.rate(shape))
         self.solved.append(found)
         if found.tags is not None and (self.best is None or found.value > self.best.value):
             self.best = found
+
+    def _shards(self, shape: Shape) -> tuple[Shard, ...]:
+        """Shard the tables over the servers of a shape."""
+        steps = len(shape.groups) * shape.ranks
+        return shard_tables(
+            self.model,
+            self.batch,
+            shape.servers,
+            self.costs,
+            sessions=steps * self.hogwild,
+            local=self.local,
+            enough_seconds=shape.bound_seconds / steps,
+            per_server=shape.per_server,
+            score=lambda shards, _: evaluate(self._problems(shape, shards)[0], self.all_dp).seconds,
+            deterministic_seconds=0.5,
+        ).shards
 
     def _limits(self) -> Limits:
         gap = self.options.gap / 2
@@ -189,12 +197,19 @@ class _Search:
             for group in shape.groups
         )
 
-    def _bound_of(self, shape: Shape, solution: GroupSolution) -> float:
-        """Samples per second of all groups, if all were like this one, that no placement of the shape exceeds."""
-        samples = len(shape.groups) * shape.ranks * self.batch
+    def _rate(self, shape: Shape, shards: tuple[Shard, ...], solution: GroupSolution) -> float:
+        """Samples per second of all groups, if all were like this one, that no placement of the shape exceeds.
+
+        What the solver proved holds for these shards. It holds for all shardings of the shape unless a server binds, or
+        a table was cut that need not be; then the shape's own bound stands.
+        """
         if solution.infeasible:
             return 0.0
-        return samples / solution.bound_seconds if solution.bound_seconds else float("inf")
+        serves = solution.evaluation is not None and solution.evaluation.busiest.role == "server"
+        cut = len(shards) > self.bounds.fewest_shards(shape)
+        seconds = shape.bound_seconds if serves or cut else solution.bound_seconds
+        samples = len(shape.groups) * shape.ranks * self.batch
+        return samples / seconds if seconds else float("inf")
 
     def _collect(self, found: Solved, distinct: list[tuple[GroupProblem, int]], solution: GroupSolution) -> None:
         """Judge the proposals of one group in all groups; remember the best tags and the baselines."""
@@ -219,7 +234,7 @@ class _Search:
         return no_fit(Contracted(largest.problems[0]))
 
     def _result(self, best: Solved, waiting: list[Shape]) -> PlacementResult:
-        rest = max((self.shapes.rate(shape) for shape in waiting), default=0.0)
+        rest = max((self.bounds.rate(shape) for shape in waiting), default=0.0)
         bound = max(best.value, rest, *(solved.bound for solved in self.solved))
         gap = (bound - best.value) / bound if 0 < bound < float("inf") else 0.0
         evaluation = evaluate(best.problems[0], best.tags or {})
@@ -266,7 +281,7 @@ class _Search:
         solved = [s for s in self.solved if s.shape.group_size == size]
         rest = [shape for shape in waiting if shape.group_size == size]
         fitting = [s for s in solved if s.tags is not None]
-        bound = max([*(s.bound for s in solved), *(self.shapes.rate(shape) for shape in rest)])
+        bound = max([*(s.bound for s in solved), *(self.bounds.rate(shape) for shape in rest)])
         top = max(fitting, key=lambda s: s.value, default=None)
         groups = len(top.shape.groups if top else (rest or [solved[0].shape])[0].groups)
         status: PointStatus = "feasible"

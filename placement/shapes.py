@@ -1,25 +1,17 @@
-"""Shapes of a job: which machines train, in groups of which size, and which serve; with a quick bound for each.
+"""Shapes of a job: which machines train, in groups of which size, and which serve; and what the user decides about it.
 
-A shape is (group size, embedding servers, sync servers). Its bound is a relaxation without any placement: work spread
-perfectly over the group's cores, what every rank must do itself, the embedding traffic, the servers, and the longest
-path of the graph. No placement of that shape is faster, so a shape whose bound is below a plan in hand is never solved.
+A shape is (group size, embedding servers, sync servers, and for equal tables how much they are cut). Knows nothing of
+time; ``bounds`` gives each shape a bound.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
-from cost_models.costs import CostTable, PhaseCost
-from cost_models.memory import ids_bytes, pooled_bytes
-from placement.cuts import candidates, cut_count, fewest_cuts
-from placement.group import GroupProblem, ServerLink
-from placement.loads import fixed_tally, runs_backward
-from placement.nets import RANK, Contracted
+from cost_models.costs import CostTable
 from placement.plan import DP, Sync, Tag
-from placement.sharding import Sharding
 from problem.cluster import Cluster, Node
 from problem.errors import BadInput
 from problem.model import Model
@@ -31,6 +23,9 @@ THREADS_PER_CORE = 1.2
 MAX_REPLICAS = 15
 #: Elastic rate times the number of groups (Zhang, Choromanska, LeCun, NIPS 2015: beta = p alpha = 0.9).
 EASGD_BETA = 0.9
+
+
+Side = Literal["both", "fewer", "more"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +92,9 @@ class Shape:
     bound_seconds : float
         Lower bound of the step of any of its groups.
     per_server : float or None
-        Equal tables only, once refined: tables' work on a server that balances servers and ranks.
+        Equal tables only: tables' work that a server may take, which decides how many of them are cut.
+    side : str
+        Which other values of ``per_server`` remain to be looked at: ``both``, ``fewer`` or ``more`` cuts.
     refined : bool
         Whether ``bound_seconds`` counts the cuts of tables.
     """
@@ -109,6 +106,7 @@ class Shape:
     ranks: int
     bound_seconds: float = 0.0
     per_server: float | None = None
+    side: Side = "both"
     refined: bool = False
 
     @property
@@ -128,7 +126,7 @@ def usable(cluster: Cluster) -> tuple[Node, ...]:
 
 
 class Shapes:
-    """Enumerates shapes with their bounds.
+    """Enumerates shapes.
 
     Parameters
     ----------
@@ -147,18 +145,15 @@ class Shapes:
     def __init__(
         self, model: Model, cluster: Cluster, costs: CostTable, options: SolveOptions, batch: int, hogwild: int
     ) -> None:
-        self.model, self.costs, self.options, self.batch, self.hogwild = model, costs, options, batch, hogwild
-        self.local = cluster.is_local
+        self.model, self.options, self.batch, self.hogwild = model, options, batch, hogwild
         nodes = usable(cluster)
         speed = {node.name: node.cores / costs.slowdown(node) for node in nodes}
         self.trainers = sorted((n for n in nodes if n.may_train), key=lambda n: -speed[n.name])
         spare = [n for n in reversed(nodes) if n.may_serve]
         self.hosts = sorted(spare, key=lambda n: (n.role != "server", speed[n.name]))
-        self.server_bound: dict[int, float] = {}
-        self._work = self._total_work()
 
     def all(self) -> list[Shape]:
-        """Return all shapes, most promising first; of equally good ones the one with fewest machines.
+        """Return all shapes.
 
         Raises
         ------
@@ -174,16 +169,7 @@ class Shapes:
                 f"values that leave trainers: {len(self.trainers)} machines may train, {len(self.hosts)} may serve"
             )
             raise BadInput("options", "shape", {k: v for k, v in wanted.items() if v is not None}, allowed)
-        return sorted(found, key=self.order)
-
-    def order(self, shape: Shape) -> tuple[float, int, int]:
-        """Sort key of shapes: most promising first, then fewest machines, then smallest groups."""
-        return -self.rate(shape), shape.machines, shape.group_size
-
-    def rate(self, shape: Shape) -> float:
-        """Samples per second that a shape cannot exceed."""
-        samples = len(shape.groups) * shape.ranks * self.batch
-        return samples / shape.bound_seconds if shape.bound_seconds else float("inf")
+        return found
 
     def _server_counts(self) -> Iterator[int]:
         if not self.model.tables:
@@ -225,8 +211,7 @@ class Shapes:
             if groups < 1 or (sync and groups < 2):
                 continue
             members = tuple(tuple(trainers[g * size : (g + 1) * size]) for g in range(groups))
-            shape = Shape(size, members, servers, sync, ranks)
-            yield self._bounded(shape)
+            yield Shape(size, members, servers, sync, ranks)
 
     def _sizes(self, trainers: int) -> Iterator[int]:
         highest = max((tag for tag in self.options.pins.values() if tag != DP), default=0)
@@ -238,112 +223,6 @@ class Shapes:
         if self.options.max_elp is None:
             return len(self.trainers)
         return self.options.max_elp // (self.batch * self.hogwild * ranks)
-
-    # ---- bounds
-
-    def _total_work(self) -> tuple[PhaseCost, PhaseCost, float]:
-        """One batch's work of all operators, of those that stay with the rank, and the longest path in core-seconds."""
-        empty = GroupProblem(self.model, self.costs, tuple(self.trainers[:1]), self.batch, pins=self.options.pins)
-        data = Contracted(empty)
-        total = sum((work.work for work in data.work), PhaseCost())
-        stay = [w.work for item, w in zip(data.items, data.work, strict=True) if data.item_of[item.ops[0]] == RANK]
-        return total, sum(stay, PhaseCost()), self._longest_path(empty)
-
-    def _longest_path(self, problem: GroupProblem) -> float:
-        longest: dict[str, float] = {}
-        for op in self.model.graph:
-            cost = self.costs.ops.get(op.name)
-            back = cost.backward.core_seconds if cost and runs_backward(problem, op) else 0.0
-            own = cost.forward.core_seconds + back if cost else 0.0
-            longest[op.name] = own + max((longest[name] for name in op.inputs), default=0.0)
-        return max(longest.values(), default=0.0) + self.costs.next_batch_seconds + self.costs.metric_seconds
-
-    def _bounded(self, shape: Shape) -> Shape:
-        return replace(shape, bound_seconds=max(self._server_seconds(shape), self._group_seconds(shape)))
-
-    def refine(self, shape: Shape) -> Shape:
-        """Count what cutting tables costs, where all are equal: less work on a server means more shards for the ranks."""
-        tables, count = self.model.tables, len(shape.servers)
-        if not tables or len({replace(table, name="") for table in tables}) > 1 or self._shares_machine(shape):
-            return replace(shape, refined=True)
-        values = candidates(len(tables), count)
-        first = bisect_left(values, True, key=lambda v: self._served(shape, v) >= self._pulled(shape, v))
-        best = min(
-            values[max(0, first - 1) : first + 1], key=lambda v: max(self._served(shape, v), self._pulled(shape, v))
-        )
-        seconds = max(shape.bound_seconds, self._served(shape, best), self._pulled(shape, best))
-        return replace(shape, bound_seconds=seconds, per_server=best, refined=True)
-
-    def _served(self, shape: Shape, per_server: float) -> float:
-        """Step of a server that does the work of ``per_server`` equal tables, if it is the fastest one."""
-        cost = self.costs.tables[self.model.tables[0].name]
-        work = cost.lookup + cost.update
-        one = min(
-            max(
-                work.core_seconds * self.costs.slowdown(node) / node.cores,
-                work.traffic_bytes / node.memory_bandwidth_bytes_per_second,
-            )
-            for node in shape.servers
-        )
-        return per_server * one * shape.ranks * len(shape.groups)
-
-    def _pulled(self, shape: Shape, per_server: float) -> float:
-        """Step of the group, and of the servers' NICs, with the fewest cuts that allow ``per_server``."""
-        parts = fewest_cuts(len(self.model.tables), len(shape.servers), per_server)
-        if parts is None:
-            return float("inf")
-        cuts, step = cut_count(parts), len(shape.groups) * shape.ranks
-        table = self.model.tables[0]
-        arriving = (ids_bytes(table, self.batch) + pooled_bytes(table, self.batch)) * (len(self.model.tables) + cuts)
-        rate = float("inf") if self.local else sum(node.nic_bytes_per_second for node in shape.servers)
-        return max(self._group_seconds(shape, cuts), step * arriving / rate)
-
-    def _group_seconds(self, shape: Shape, cuts: int = 0) -> float:
-        """Lower bound of the step of the first (fastest) group, with some more shards than tables."""
-        (total, stay, path), group = self._work, shape.groups[0]
-        fixed = fixed_tally(self._pull_problem(shape, cuts))
-        own = sum(part[0] for part in fixed.core.values()) if not self._shares_machine(shape) else 0.0
-        slow = [self.costs.slowdown(node) for node in group]
-        cores = sum(node.cores / s for node, s in zip(group, slow, strict=True))
-        bandwidth = sum(node.memory_bandwidth_bytes_per_second for node in group)
-        least = [(own + stay.core_seconds) * s / n.cores for n, s in zip(group[: shape.ranks], slow, strict=False)]
-        nic = [
-            max(fixed.tx[r], fixed.rx[r]) / node.nic_bytes_per_second
-            for r, node in enumerate(group[: shape.ranks])
-            if fixed.tx[r] and not self._shares_machine(shape)
-        ]
-        return max(
-            shape.ranks * (own + total.core_seconds) / cores,
-            shape.ranks * total.traffic_bytes / bandwidth,
-            *least,
-            *nic,
-            path * min(slow) / self.hogwild,
-        )
-
-    def _shares_machine(self, shape: Shape) -> bool:
-        return bool({n.name for n in shape.servers} & {n.name for group in shape.groups for n in group})
-
-    def _pull_problem(self, shape: Shape, cuts: int) -> GroupProblem:
-        """The group with servers that answer for free: as many messages as servers, as many bytes as shards."""
-        more = 1 + cuts / max(1, len(self.model.tables))
-        ids = int(more * sum(ids_bytes(table, self.batch) for table in self.model.tables))
-        pooled = int(more * sum(pooled_bytes(table, self.batch) for table in self.model.tables))
-        count = max(1, min(len(shape.servers), len(self.model.tables) + cuts))
-        links = tuple(
-            ServerLink(node, (), ids // count, pooled // count, PhaseCost(), PhaseCost())
-            for node in shape.servers[:count]
-        )
-        return GroupProblem(
-            self.model, self.costs, shape.groups[0], self.batch, self.hogwild, shape.ranks, servers=links
-        )
-
-    def _server_seconds(self, shape: Shape) -> float:
-        """Lower bound of the busiest embedding server's step."""
-        count = len(shape.servers)
-        if count and count not in self.server_bound:
-            state = Sharding(self.model, self.batch, shape.servers, self.costs, 1, local=self.local)
-            self.server_bound[count] = state.bound()
-        return self.server_bound.get(count, 0.0) * len(shape.groups) * shape.ranks
 
 
 def sync_of(options: SolveOptions, groups: int) -> Sync | None:

@@ -315,7 +315,7 @@ def shard_tables(
     enough_seconds : float
         Load below which tables are not cut just for balance (something else binds).
     per_server : float, optional
-        If all tables are equal: also try cutting as seldom as possible for this many tables' work a server.
+        If all tables are equal: cut as seldom as possible for this many tables' work a server, if that fits.
     score : callable, optional
         Seconds that decide between shardings, from shards and the busiest server's load; default: that load.
 
@@ -335,12 +335,12 @@ def shard_tables(
     def empty() -> Sharding:
         return Sharding(model, batch, servers, costs, sessions, local=local)
 
+    if per_server and (wrapped := _wrapped(empty(), per_server)) is not None:
+        return ShardingResult(wrapped.shards(), wrapped.seconds, min(wrapped.bound(), wrapped.seconds))
     whole = _filled(empty(), {}, deterministic_seconds)
     bound, tried = whole.bound(), [whole]
     if whole.seconds > max(enough_seconds, bound * (1 + GOOD_GAP)):
         tried += [_filled(state := empty(), _parts(state, finer), deterministic_seconds) for finer in FINER]
-        if per_server:
-            tried += [state for state in (_wrapped(empty(), per_server),) if state is not None]
     worth = score or (lambda _, seconds: seconds)
     best = min(tried, key=lambda state: (worth(state.shards(), state.seconds), len(state.shards())))
     return ShardingResult(best.shards(), best.seconds, min(bound, best.seconds))

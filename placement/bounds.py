@@ -1,0 +1,211 @@
+"""Bounds of shapes: how fast a shape could be at best, without placing anything.
+
+A relaxation: work spread perfectly over the group's cores and memory, what every rank must do itself, the embedding
+traffic, the servers, and the longest path of the graph. No placement of the shape is faster, so a shape whose bound is
+below a plan in hand is never solved.
+
+Equal tables are bounded jointly with their sharding: less work on a server means more cuts (``cuts``), and each cut is
+one more request and answer for every rank. A sharding with k cuts loads some server with at least v(k) tables' work and
+every rank with k more shards, so the bounds of the leaves (v(k), k) together bound every sharding.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from cost_models.costs import CostTable, PhaseCost
+from cost_models.memory import ids_bytes, pooled_bytes
+from placement.cuts import candidates, cut_count, fewest_cuts
+from placement.group import GroupProblem, ServerLink
+from placement.loads import fixed_tally, runs_backward
+from placement.nets import RANK, Contracted
+from placement.plan import Tag
+from placement.shapes import Shape, Side
+from placement.sharding import Sharding
+from problem.model import Model
+
+
+class Bounds:
+    """Bounds of the shapes of one job.
+
+    Parameters
+    ----------
+    model : Model
+        What is trained.
+    costs : CostTable
+        Costs for the batch.
+    batch, hogwild : int
+        Samples per thread, threads per rank.
+    pins : Mapping of str to Tag
+        By operator.
+    local : bool
+        Whether all machines are on one host.
+    """
+
+    def __init__(
+        self, model: Model, costs: CostTable, batch: int, hogwild: int, pins: Mapping[str, Tag], *, local: bool
+    ) -> None:
+        self.model, self.costs, self.batch, self.hogwild, self.local = model, costs, batch, hogwild, local
+        self.pins = pins
+        self.equal_tables = len({replace(table, name="") for table in model.tables}) == 1
+        self._server_bound: dict[int, float] = {}
+        self._work: tuple[PhaseCost, PhaseCost, float] | None = None
+
+    def order(self, shape: Shape) -> tuple[float, int, int]:
+        """Sort key of shapes: most promising first, then fewest machines, then smallest groups."""
+        return -self.rate(shape), shape.machines, shape.group_size
+
+    def rate(self, shape: Shape) -> float:
+        """Samples per second that a shape cannot exceed."""
+        samples = len(shape.groups) * shape.ranks * self.batch
+        return samples / shape.bound_seconds if shape.bound_seconds else float("inf")
+
+    def quick(self, shape: Shape) -> Shape:
+        """Return the shape with its quick bound."""
+        return replace(shape, bound_seconds=max(self._server_seconds(shape), self._group_seconds(shape)))
+
+    # ---- equal tables
+
+    def refine(self, shape: Shape) -> Shape:
+        """Return the shape with the number of cuts that balances servers and ranks best, and its bound."""
+        if not self.equal_tables or _shares_machine(shape):
+            return replace(shape, refined=True)
+        values = candidates(len(self.model.tables), len(shape.servers))
+        first = bisect_left(values, True, key=lambda v: self._served(shape, v) >= self._pulled(shape, v))
+        return min(
+            (self._leaf(shape, values[i], "both") for i in (first - 1, first) if 0 <= i < len(values)),
+            key=lambda leaf: leaf.bound_seconds,
+        )
+
+    def siblings(self, leaf: Shape) -> Iterator[Shape]:
+        """Yield the leaves next to a leaf: with fewer cuts, with more cuts."""
+        if leaf.per_server is None:
+            return
+        tables, servers = len(self.model.tables), len(leaf.servers)
+        values, cuts = candidates(tables, servers), self._cuts(leaf, leaf.per_server)
+        if leaf.side != "more":
+            fewer = bisect_left(values, True, key=lambda v: self._cuts(leaf, v) < cuts)
+            if fewer < len(values):
+                yield self._leaf(leaf, values[fewer], "fewer")
+        if leaf.side != "fewer":
+            more = bisect_left(values, True, key=lambda v: self._cuts(leaf, v) <= cuts) - 1
+            if more >= 0:
+                yield self._leaf(leaf, values[more], "more")
+
+    def _leaf(self, shape: Shape, per_server: float, side: Side) -> Shape:
+        """The shape with as many cuts as ``per_server`` needs, and the least work on a server that they allow."""
+        cuts = self._cuts(shape, per_server)
+        values = candidates(len(self.model.tables), len(shape.servers))
+        least = values[bisect_left(values, True, key=lambda v: self._cuts(shape, v) <= cuts)]
+        quick = self.quick(shape).bound_seconds
+        seconds = max(quick, self._served(shape, least), self._pulled(shape, least))
+        return replace(shape, bound_seconds=seconds, per_server=least, side=side, refined=True)
+
+    def fewest_shards(self, shape: Shape) -> int:
+        """Return how many shards a shape needs at least, with the cuts that it stands for."""
+        cuts = self._cuts(shape, shape.per_server) if shape.per_server else 0
+        return len(self.model.tables) + int(cuts)
+
+    def _cuts(self, shape: Shape, per_server: float) -> float:
+        parts = fewest_cuts(len(self.model.tables), len(shape.servers), per_server)
+        return float("inf") if parts is None else cut_count(parts)
+
+    def _served(self, shape: Shape, per_server: float) -> float:
+        """Step of a server that does the work of ``per_server`` equal tables, if it is the fastest one."""
+        cost = self.costs.tables[self.model.tables[0].name]
+        work = cost.lookup + cost.update
+        one = min(
+            max(
+                work.core_seconds * self.costs.slowdown(node) / node.cores,
+                work.traffic_bytes / node.memory_bandwidth_bytes_per_second,
+            )
+            for node in shape.servers
+        )
+        return per_server * one * shape.ranks * len(shape.groups)
+
+    def _pulled(self, shape: Shape, per_server: float) -> float:
+        """Step of the group, and of the servers' NICs, with the fewest cuts that allow ``per_server``."""
+        cuts = self._cuts(shape, per_server)
+        if cuts == float("inf"):
+            return cuts
+        table, step = self.model.tables[0], len(shape.groups) * shape.ranks
+        fullest = -(-(len(self.model.tables) + int(cuts)) // len(shape.servers))
+        arriving = (ids_bytes(table, self.batch) + pooled_bytes(table, self.batch)) * fullest
+        rate = float("inf") if self.local else max(node.nic_bytes_per_second for node in shape.servers)
+        return max(self._group_seconds(shape, int(cuts)), step * arriving / rate)
+
+    # ---- relaxations
+
+    @property
+    def work(self) -> tuple[PhaseCost, PhaseCost, float]:
+        """One batch's work of all operators, of those that stay with the rank, and the longest path in core-seconds."""
+        if self._work is None:
+            self._work = self._total_work()
+        return self._work
+
+    def _total_work(self) -> tuple[PhaseCost, PhaseCost, float]:
+        empty = GroupProblem(self.model, self.costs, (), self.batch, pins=self.pins)
+        data = Contracted(empty)
+        total = sum((work.work for work in data.work), PhaseCost())
+        stay = [w.work for item, w in zip(data.items, data.work, strict=True) if data.item_of[item.ops[0]] == RANK]
+        return total, sum(stay, PhaseCost()), self._longest_path(empty)
+
+    def _longest_path(self, problem: GroupProblem) -> float:
+        longest: dict[str, float] = {}
+        for op in self.model.graph:
+            cost = self.costs.ops.get(op.name)
+            back = cost.backward.core_seconds if cost and runs_backward(problem, op) else 0.0
+            own = cost.forward.core_seconds + back if cost else 0.0
+            longest[op.name] = own + max((longest[name] for name in op.inputs), default=0.0)
+        return max(longest.values(), default=0.0) + self.costs.next_batch_seconds + self.costs.metric_seconds
+
+    def _group_seconds(self, shape: Shape, cuts: int = 0) -> float:
+        """Lower bound of the step of the first (fastest) group, with some more shards than tables."""
+        (total, stay, path), group = self.work, shape.groups[0]
+        fixed = fixed_tally(self._pull_problem(shape, cuts))
+        own = sum(part[0] for part in fixed.core.values()) if not _shares_machine(shape) else 0.0
+        slow = [self.costs.slowdown(node) for node in group]
+        cores = sum(node.cores / s for node, s in zip(group, slow, strict=True))
+        bandwidth = sum(node.memory_bandwidth_bytes_per_second for node in group)
+        least = [(own + stay.core_seconds) * s / n.cores for n, s in zip(group[: shape.ranks], slow, strict=False)]
+        nic = [
+            max(fixed.tx[r], fixed.rx[r]) / node.nic_bytes_per_second
+            for r, node in enumerate(group[: shape.ranks])
+            if fixed.tx[r] and not _shares_machine(shape)
+        ]
+        return max(
+            shape.ranks * (own + total.core_seconds) / cores,
+            shape.ranks * total.traffic_bytes / bandwidth,
+            *least,
+            *nic,
+            path * min(slow) / self.hogwild,
+        )
+
+    def _pull_problem(self, shape: Shape, cuts: int) -> GroupProblem:
+        """The group with servers that answer for free: as many messages as servers, as many bytes as shards."""
+        more = 1 + cuts / max(1, len(self.model.tables))
+        ids = int(more * sum(ids_bytes(table, self.batch) for table in self.model.tables))
+        pooled = int(more * sum(pooled_bytes(table, self.batch) for table in self.model.tables))
+        count = max(1, min(len(shape.servers), len(self.model.tables) + cuts))
+        links = tuple(
+            ServerLink(node, (), ids // count, pooled // count, PhaseCost(), PhaseCost())
+            for node in shape.servers[:count]
+        )
+        return GroupProblem(
+            self.model, self.costs, shape.groups[0], self.batch, self.hogwild, shape.ranks, servers=links
+        )
+
+    def _server_seconds(self, shape: Shape) -> float:
+        """Lower bound of the busiest embedding server's step."""
+        count = len(shape.servers)
+        if count and count not in self._server_bound:
+            state = Sharding(self.model, self.batch, shape.servers, self.costs, 1, local=self.local)
+            self._server_bound[count] = state.bound()
+        return self._server_bound.get(count, 0.0) * len(shape.groups) * shape.ranks
+
+
+def _shares_machine(shape: Shape) -> bool:
+    """Whether a server is one of the group's nodes (a cluster of one machine)."""
+    return bool({n.name for n in shape.servers} & {n.name for group in shape.groups for n in group})
