@@ -31,6 +31,7 @@ from executor.transport import keep_only
 from executor.wiring import Wiring, wire
 from executor.worker import run_worker, session_number, sessions, steps_of
 from placement.plan import Plan
+from problem.errors import BadInput
 from programs.timeline import Timeline, WorkerTimeline
 from programs.transform import transform
 from programs.verify import verify
@@ -129,10 +130,14 @@ def run(plan: Plan, options: RunOptions | None = None, stream: Stream | None = N
     ------
     UnsupportedModel
         The executor cannot train the model.
+    BadInput
+        A batch does not fit the model, or the paced clock was given no durations.
     WorkerFailed
         A worker died, hung or produced a loss that is not finite.
     """
     chosen = options or RunOptions()
+    if chosen.clock is ClockKind.PACED and chosen.durations is None:
+        raise BadInput("run", "durations", None, "the paced clock needs the seconds of each worker's instructions")
     check_supported(plan.model)
     job = verify(transform(plan))
     source = stream or SyntheticStream(plan.model, plan.seed)
@@ -204,7 +209,8 @@ def _notes(plan: Plan, pool: BatchPool) -> tuple[str, ...]:
     notes = []
     if pool.cycled:
         notes.append(f"the run is longer than the {len(pool.batches)} batches read ahead; they are gone through again")
-    if len({node.host for group in plan.groups for node in group}) > 1:
+    nodes = [*plan.servers, *plan.sync_servers, *(node for group in plan.groups for node in group)]
+    if len({node.host for node in nodes}) > 1:
         notes.append("machines other than this one are emulated: latency and bytes / NIC rate, without sharing")
     return tuple(notes)
 
