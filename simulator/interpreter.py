@@ -15,7 +15,7 @@ from simulator.engine import Engine
 from simulator.errors import Deadlock
 from simulator.lowering import Lowering
 from simulator.network import Network
-from simulator.primitives import Await, Emit, EveryGap, Mailbox, Message, Part, Primitive, Work
+from simulator.primitives import Await, Emit, EveryGap, Mailbox, Meeting, Message, Part, Primitive, Work
 from simulator.runner import Runner, Shadow, SyncServer
 
 
@@ -92,6 +92,8 @@ class Interpreter:
             self._shadows[shadow.runner] = shadow
         for server in servers:
             self._open(server)
+        for meeting in self._lowering.meetings:
+            self._convene(meeting)
         for runner, offset in runners:
             self._engine.at(offset, self._begin, runner)
         if not self._engine.run():
@@ -225,6 +227,18 @@ class Interpreter:
             shadow.idle = False
             shadow.paced_at.append(shadow.pace.step)
             self._begin(shadow.runner)
+
+    def _convene(self, meeting: Meeting) -> None:
+        """Let a meeting tell everybody when the last has arrived."""
+
+        def serve(message: Message) -> None:
+            meeting.missing -= 1
+            if not meeting.missing:
+                meeting.missing = len(meeting.boxes)
+                for box in meeting.boxes:
+                    self._arrived((box, message))
+
+        meeting.inbox.serve = serve
 
     def _open(self, server: SyncServer) -> None:
         """Let a sync server answer: one request after the other, in the order of arrival."""

@@ -30,8 +30,9 @@ from programs.instructions import (
 )
 from programs.workers import Worker
 from simulator.engine import to_ns
+from simulator.folding import UNFOLDED, Folding
 from simulator.machines import Machine
-from simulator.primitives import Await, Emit, EveryGap, Mailbox, Part, Primitive, Work
+from simulator.primitives import Await, Emit, EveryGap, Mailbox, Meeting, Part, Primitive, Work
 
 
 class Lowering:
@@ -45,11 +46,21 @@ class Lowering:
         What everything costs.
     machines : Mapping of str to Machine
         By node name.
+    folding : Folding
+        What is simulated once for many.
     """
 
-    def __init__(self, plan: Plan, costs: CostTable, machines: Mapping[str, Machine]) -> None:
-        self._plan, self._costs, self._machines = plan, costs, machines
+    def __init__(
+        self, plan: Plan, costs: CostTable, machines: Mapping[str, Machine], folding: Folding = UNFOLDED
+    ) -> None:
+        self._plan, self._costs, self._machines, self._folding = plan, costs, machines, folding
         self._mailboxes: dict[tuple[Any, ...], Mailbox] = {}
+        self._meetings: dict[tuple[Any, ...], Meeting] = {}
+
+    @property
+    def meetings(self) -> tuple[Meeting, ...]:
+        """Where the ranks of a group meet in merged collectives."""
+        return tuple(self._meetings.values())
 
     def lower(self, worker: Worker) -> tuple[tuple[Primitive, ...], ...]:
         """Return the primitives of each instruction of a worker; each has at least one, and only its last ends it."""
@@ -74,6 +85,8 @@ class Lowering:
         match instruction:
             case Send() | Recv():
                 yield from self._message(worker, instruction)
+            case AllReduce() if self._folding.merged:
+                yield from self._merged_all_reduce(worker, instruction)
             case AllReduce():
                 yield from self._all_reduce(worker, instruction)
             case Update():
@@ -163,6 +176,36 @@ class Lowering:
             yield from self._send(worker, box("gather", me, rank), nodes[rank].name, parts[me])
         for rank in others:
             yield from self._receive(worker, box("gather", rank, me), parts[rank], Part.PEER)
+
+    def _merged_all_reduce(self, worker: Worker, reduce: AllReduce) -> Iterator[Primitive]:
+        """Make both phases with one message per rank, as long as its slices together, to the next rank.
+
+        It leaves after the core time of the first slice; a phase ends when the messages of all ranks have arrived. Each
+        NIC carries the bytes that it carries with slices, so the wire time is the same for ranks in step.
+        """
+        ranks, me = self._plan.ranks, worker.rank
+        parts = slices(reduce.bytes, ranks)
+        others = [parts[rank] for rank in range(ranks) if rank != me]
+        cost, adding = self._costs.message, self._costs.sum_seconds_per_byte * parts[me] * (ranks - 1)
+        scatter = ([cost.send(size) for size in others], (ranks - 1) * cost.receive(parts[me]) + adding)
+        gather = ([cost.send(parts[me])] * (ranks - 1), sum(cost.receive(size) for size in others))
+        here = self._machines[worker.node.name].index
+        then = (me + 1) % ranks // self._folding.ranks
+        there = self._machines[self._plan.groups[worker.group][then].name].index
+        for phase, (sends, receives) in (("scatter", scatter), ("gather", gather)):
+            meeting = self._meeting(phase, worker.group, worker.thread, reduce.ops)
+            yield self._work(worker, sends[0])
+            yield Emit(meeting.inbox, here, there, sum(others) if phase == "scatter" else (ranks - 1) * parts[me])
+            yield self._work(worker, sum(sends[1:]))
+            yield Await(meeting.boxes[me], part=Part.PEER)
+            yield self._work(worker, receives)
+
+    def _meeting(self, *key: Any) -> Meeting:
+        if key not in self._meetings:
+            count = self._plan.ranks // self._folding.ranks
+            boxes = tuple(self._mailbox("met", *key, rank) for rank in range(count))
+            self._meetings[key] = Meeting(self._mailbox("meeting", *key), boxes, count)
+        return self._meetings[key]
 
     def _sync(self, worker: Worker, step: SyncStep) -> Iterator[Primitive]:
         """Exchange with all sync servers at once, pass the difference on, take the leader's; booked under sync."""

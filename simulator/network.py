@@ -25,11 +25,15 @@ Delivery = tuple[Callable[[Any], None], Any, int]  # what to call on arrival, wi
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A NIC: rate of each direction and one-way latency; machines with the same ``host`` do not use it among them."""
+    """A NIC: rate of each direction and one-way latency; machines with the same ``host`` do not use it among them.
+
+    ``twins``: the machine stands for several alike; what it sends to itself goes to a twin, through the NIC.
+    """
 
     host: str
     bytes_per_second: float
     latency_seconds: float
+    twins: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -122,6 +126,8 @@ class Network:
 
     def is_local(self, source: int, target: int) -> bool:
         """Whether two machines are on one host, so that a message between them is a memory copy."""
+        if source == target:
+            return not self._nics[source].twins
         return self._nics[source].host == self._nics[target].host
 
     def ideal_ns(self, source: int, target: int, size_bytes: int) -> int:

@@ -47,6 +47,18 @@ class Mailbox:
     serve: Callable[[Message], None] | None = None
 
 
+@dataclass(slots=True, eq=False)
+class Meeting:
+    """Where the ranks of a group meet: when the messages of all ``missing`` have arrived, each of ``boxes`` gets the last.
+
+    ``missing`` counts down and starts again from the number of boxes.
+    """
+
+    inbox: Mailbox
+    boxes: tuple[Mailbox, ...]
+    missing: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Primitive:
     """A step of a worker that the simulator times. ``last``: with it the instruction ends. ``part``: where booked."""

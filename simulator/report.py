@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from programs.instructions import SyncStep
 from programs.timeline import Timeline, WorkerTimeline
 from simulator.engine import NANOSECONDS
 from simulator.errors import LawBroken
+from simulator.folding import Folding
 from simulator.lowering import busy_ns
 from simulator.machines import Sharing
 from simulator.observer import Observer
@@ -55,8 +58,8 @@ def report(observer: Observer, asked: int, wall_seconds: float) -> SimulationRes
     split = time_split(observer)
     rate, half_width = observer.rates()
     return SimulationResult(
-        samples_per_second=rate * scenario.fold,
-        ci95=half_width * scenario.fold,
+        samples_per_second=rate * scenario.folding.copies,
+        ci95=half_width * scenario.folding.copies,
         utilization=mean_by_role(by_node, roles(scenario)),
         node_utilization=by_node,
         bottleneck=bottleneck(by_node, split, scenario),
@@ -166,6 +169,15 @@ def _worker_timeline(runner: Runner, scenario: Scenario) -> WorkerTimeline:
     return WorkerTimeline(worker.name, worker.node.name, worker.role, worker.program, *seconds)
 
 
+def _folded(folding: Folding) -> Iterator[str]:
+    if folding.groups > 1:
+        yield f"One group was simulated for {folding.groups} alike, with its part of the servers."
+    if folding.ranks > 1:
+        yield f"One rank was simulated for {folding.ranks} alike: they are in step and vary together."
+    elif folding.merged:
+        yield "Slices of an all-reduce travel as one message per rank and phase, as long as they are together."
+
+
 def left_out(scenario: Scenario, steps: int, asked: int) -> tuple[str, ...]:
     """Say what the prediction leaves out or takes for granted."""
     vary = f"vary by {scenario.variation:.0%}" if scenario.variation else "do not vary"
@@ -173,8 +185,7 @@ def left_out(scenario: Scenario, steps: int, asked: int) -> tuple[str, ...]:
     said.append("Lock-free updates cost no more when threads collide; shared caches are not modelled.")
     if scenario.sharing is Sharing.NONE:
         said.append("Every worker has a core of its own (cpu clock); cores and memory bandwidth are not shared.")
-    if scenario.fold > 1:
-        said.append(f"One group was simulated for {scenario.fold} alike, with its part of the servers.")
+    said.extend(_folded(scenario.folding))
     if steps < asked:
         said.append(f"{steps} of {asked} steps were simulated: the plan is large.")
     return tuple(said)

@@ -13,7 +13,7 @@ from random import Random
 from programs.instructions import Instruction
 from programs.workers import Worker
 from simulator.machines import Machine
-from simulator.primitives import Mailbox, Message, Part, Primitive
+from simulator.primitives import EveryGap, Mailbox, Message, Part, Primitive, Work
 
 
 @dataclass(eq=False, slots=True)
@@ -35,8 +35,10 @@ class Runner:
 
     Attributes
     ----------
-    flat : tuple of Primitive
+    flat : list of Primitive
         The same, one after the other; ``position`` points into it.
+    origin : list of int
+        For each of them, the index of its instruction.
     step : int
         Steps (of a shadow worker: exchanges) that have ended.
     since, core_ns : int
@@ -56,7 +58,8 @@ class Runner:
     code: tuple[tuple[Primitive, ...], ...]
     variation: float = 0.0
     seed: int = 0
-    flat: tuple[Primitive, ...] = ()
+    flat: list[Primitive] = field(default_factory=list)
+    origin: list[int] = field(default_factory=list)
     position: int = 0
     step: int = 0
     since: int = 0
@@ -71,7 +74,9 @@ class Runner:
     finished: bool = False
 
     def __post_init__(self) -> None:
-        self.flat = tuple(primitive for instruction in self.code for primitive in instruction)
+        for index, primitives in enumerate(self.code):
+            self.flat.extend(primitives)
+            self.origin.extend([index] * len(primitives))
         self.draws = Random(f"{self.seed}/{self.worker.name}")
 
     def begin_step(self, now: int) -> None:
@@ -81,14 +86,28 @@ class Runner:
             self.factor = 1.0 + self.variation * math.sqrt(3.0) * (2.0 * self.draws.random() - 1.0)
         self.factors.append(self.factor)
 
+    def merge(self) -> None:
+        """Let successive work be one job where the memory bandwidth is not simulated: the time is the same.
+
+        The primitives then no longer tell where an instruction ends.
+        """
+        if self.machine.memory is not None or any(isinstance(primitive, EveryGap) for primitive in self.flat):
+            return
+        flat, origin = self.flat, self.origin
+        self.flat, self.origin = [], []
+        for primitive, index in zip(flat, origin, strict=True):
+            last = self.flat[-1] if self.flat else None
+            if isinstance(last, Work) and isinstance(primitive, Work) and last.part is primitive.part:
+                core, traffic = last.core_ns + primitive.core_ns, last.traffic_bytes + primitive.traffic_bytes
+                self.flat[-1] = Work(core, traffic, part=last.part)
+            else:
+                self.flat.append(primitive)
+                self.origin.append(index)
+
     def under_way(self) -> tuple[int, Instruction]:
         """Return the index of the instruction under way, and the instruction."""
-        passed = 0
-        for index, primitives in enumerate(self.code):
-            passed += len(primitives)
-            if self.position < passed:
-                return index, self.worker.program[index]
-        return len(self.code) - 1, self.worker.program[-1]
+        index = self.origin[min(self.position, len(self.origin) - 1)]
+        return index, self.worker.program[index]
 
 
 @dataclass(eq=False, slots=True)

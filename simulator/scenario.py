@@ -1,21 +1,16 @@
-"""Sets the stage: machines, network and workers of a plan, ready to run; and whether one group may stand for all.
-
-Folding: groups of like machines that only meet at the servers and through background sync stay in step when they start
-together, so one of them tells everything. The servers' cores, memory bandwidth and NICs are divided by G for it, which
-is exact for equal sharing among G groups in step.
-"""
+"""Sets the stage: machines, network and workers of a plan, ready to run, folded as ``simulator.folding`` allows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cost_models.costs import CostTable
 from placement.plan import Plan
-from problem.cluster import Node
 from programs.transform import JobPrograms
-from programs.workers import workers
+from programs.workers import Worker, workers
 from simulator.engine import Engine
+from simulator.folding import UNFOLDED, Folding
 from simulator.lowering import Lowering, busy_ns
 from simulator.machines import Machine, Sharing, build_machines, nodes_of
 from simulator.network import Network, Nic
@@ -37,8 +32,8 @@ class Scenario:
         Workers of sessions, in the order of ``programs.workers``.
     shadows, servers
         Background sync workers and sync servers.
-    fold : int
-        Groups that the simulated one stands for.
+    folding : Folding
+        What was simulated once for many.
     sharing : Sharing
         Who shares cores and memory bandwidth.
     variation : float
@@ -53,7 +48,7 @@ class Scenario:
     runners: tuple[Runner, ...]
     shadows: tuple[Shadow, ...]
     servers: tuple[SyncServer, ...]
-    fold: int
+    folding: Folding
     sharing: Sharing
     variation: float
 
@@ -81,25 +76,14 @@ class Scenario:
         return tuple(found)
 
 
-def foldable(plan: Plan, sharing: Sharing) -> bool:
-    """Whether one group can stand for all: like machines, and nothing shared with others but servers."""
-    if len(plan.groups) == 1 or sharing is Sharing.HOST or plan.sync is None or plan.sync.mode != "background":
-        return False
-
-    def kinds(group: Sequence[Node]) -> list[Node]:
-        return [replace(node, name="", host="") for node in group]
-
-    names = [node.name for group in plan.groups for node in group]
-    others = [node.name for node in (*plan.servers, *plan.sync_servers)]
-    apart = len(set(names)) == len(names) and not set(names) & set(others)
-    if sharing is Sharing.NODE:
-        hosts = [{node.host for node in group} for group in plan.groups]
-        hosts.append({node.host for node in (*plan.servers, *plan.sync_servers)})
-        apart = apart and sum(map(len, hosts)) == len(set().union(*hosts))
-    return apart and all(kinds(group) == kinds(plan.groups[0]) for group in plan.groups)
-
-
-def stage(job: JobPrograms, costs: CostTable, sharing: Sharing, variation: float, fold: bool) -> Scenario:
+def stage(
+    job: JobPrograms,
+    costs: CostTable,
+    sharing: Sharing,
+    variation: float,
+    folding: Folding = UNFOLDED,
+    merge: bool = False,
+) -> Scenario:
     """Build machines, network and workers.
 
     Parameters
@@ -112,25 +96,28 @@ def stage(job: JobPrograms, costs: CostTable, sharing: Sharing, variation: float
         Who shares cores and memory bandwidth.
     variation : float
         Coefficient of variation of core times from step to step.
-    fold : bool
-        Let group 0 stand for all groups (:func:`foldable` must hold).
+    folding : Folding
+        What is simulated once for many (``simulator.folding.strongest`` says what may be).
+    merge : bool
+        Let successive work of a worker be one job; ends of instructions are then not known.
     """
     plan, engine = job.plan, Engine()
-    groups = len(plan.groups) if fold else 1
-    share = {node.name: 1.0 / groups for node in (*plan.servers, *plan.sync_servers)}
-    every = workers(job)
-    found = [worker for worker in every if worker.group <= 0] if fold else list(every)
+    share = {node.name: 1.0 / folding.copies for node in (*plan.servers, *plan.sync_servers)}
+    found = [worker for worker in workers(job) if _is_simulated(worker, folding)]
     used = {worker.node.name for worker in found}
     machines = build_machines(engine, (node for node in nodes_of(plan) if node.name in used), sharing, share)
-    network = Network(engine, [_nic(machine) for machine in machines])
+    network = Network(engine, [_nic(machine, twins=folding.ranks > 1) for machine in machines])
     by_name = {machine.node.name: machine for machine in machines}
-    lowering = Lowering(plan, costs, by_name)
+    lowering = Lowering(plan, costs, by_name, folding)
     runners = [
         Runner(w, by_name[w.node.name], lowering.lower(w), variation, plan.seed) for w in found if w.role != "sync"
     ]
     for worker in found:
         by_name[worker.node.name].workers += 1
     _drop_slack_memory(machines, runners)
+    if merge:
+        for runner in runners:
+            runner.merge()
     servers = tuple(SyncServer(w, by_name[w.node.name], lowering.inbox(w.rank)) for w in found if w.role == "sync")
     return Scenario(
         plan,
@@ -141,15 +128,21 @@ def stage(job: JobPrograms, costs: CostTable, sharing: Sharing, variation: float
         tuple(runner for runner in runners if runner.worker.role != "shadow"),
         _shadows(plan, runners),
         servers,
-        groups,
+        folding,
         sharing,
         variation,
     )
 
 
-def _nic(machine: Machine) -> Nic:
+def _is_simulated(worker: Worker, folding: Folding) -> bool:
+    """Whether a worker is the one that stands for its like."""
+    first_rank = worker.role in {"shadow", "sync"} or worker.rank % folding.ranks == 0
+    return first_rank and (folding.groups == 1 or worker.group <= 0)
+
+
+def _nic(machine: Machine, twins: bool) -> Nic:
     node = machine.node
-    return Nic(node.host, node.nic_bytes_per_second * machine.share, node.latency_seconds)
+    return Nic(node.host, node.nic_bytes_per_second * machine.share, node.latency_seconds, twins)
 
 
 def _shadows(plan: Plan, runners: Sequence[Runner]) -> tuple[Shadow, ...]:

@@ -9,11 +9,12 @@ from placement.plan import Plan
 from problem.errors import BadInput
 from programs.transform import transform
 from simulator import statistics
+from simulator.folding import UNFOLDED, primitives_per_step, strongest
 from simulator.machines import Sharing, default_sharing
 from simulator.observer import Observer
 from simulator.report import report
 from simulator.result import SimulationResult
-from simulator.scenario import Scenario, foldable, stage
+from simulator.scenario import Scenario, stage
 
 #: Primitives per run above which identical groups are folded and fewer steps are made (a few seconds' work).
 BUDGET = 150_000
@@ -78,9 +79,9 @@ def simulate(
     if variation is None:
         variation = VARIATION if sharing is not Sharing.NONE and plan.elp > plan.batch else 0.0
     job = transform(plan)
-    scenario = stage(job, costs, sharing, variation, fold=False)
-    if _primitives(scenario) * steps > BUDGET and foldable(plan, sharing):
-        scenario = stage(job, costs, sharing, variation, fold=True)
+    large = primitives_per_step(job) * steps > BUDGET
+    folding = strongest(plan, sharing) if large else UNFOLDED
+    scenario = stage(job, costs, sharing, variation, folding, merge=large and not record)
     made = _affordable(scenario, steps, warmup)
     if warmup is None:
         warmup = statistics.default_warmup(made) if made == steps else min(SHORT_WARMUP, made // 3)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from placement.plan import Plan, Sync
 from programs.instructions import Recv, Send
 from programs.transform import transform
+from simulator.folding import UNFOLDED, Folding
 from simulator.machines import Sharing
 from simulator.observer import Observer
 from simulator.primitives import Emit, Work
@@ -75,7 +76,7 @@ def test_no_faster_than_the_longest_path_and_the_busiest_resource(plan, sharing)
     """The run takes at least the work of any one worker, of any machine's cores, and the bytes of any NIC."""
     steps = 4
     result = simulate(plan, make_costs(MODEL), steps=steps, sharing=sharing, variation=0.0, record=False)
-    scenario = stage(transform(plan), make_costs(MODEL), sharing, 0.0, fold=False)
+    scenario = stage(transform(plan), make_costs(MODEL), sharing, 0.0)
     nanoseconds = result.simulated_seconds * 1e9
     cores, sent = dict.fromkeys(range(len(scenario.machines)), 0), dict.fromkeys(range(len(scenario.machines)), 0)
     for runner in scenario.runners:
@@ -180,10 +181,10 @@ def test_one_group_stands_for_all():
     plan = plan_of(2, 2, 3, True, groups=3, sync_servers=1, sync=Sync("background", gap=1000))
     rates = []
     for fold in (False, True):
-        scenario = stage(transform(plan), make_costs(MODEL), Sharing.NODE, 0.0, fold=fold)
+        scenario = stage(transform(plan), make_costs(MODEL), Sharing.NODE, 0.0, Folding(3) if fold else UNFOLDED)
         observer = Observer(scenario, 30, 10, False)
         observer.run()
-        rates.append(observer.rates()[0] * scenario.fold)
+        rates.append(observer.rates()[0] * scenario.folding.copies)
     assert rates[1] == pytest.approx(rates[0], rel=1e-3)
 
 

@@ -209,7 +209,7 @@ def test_deadlock_names_who_waits_for_what():
     rank = session.programs[0]
     cut = tuple(i for i in rank.instructions if not (isinstance(i, Send) and i.channel.endswith("ids")))
     broken = replace(session, programs=(replace(rank, instructions=cut), *session.programs[1:]))
-    scenario = stage(replace(job, sessions=(broken,)), make_costs(WITH_TABLE), Sharing.NODE, 0.0, fold=False)
+    scenario = stage(replace(job, sessions=(broken,)), make_costs(WITH_TABLE), Sharing.NODE, 0.0)
     with pytest.raises(
         Deadlock, match=r"2 workers wait for ever: g0/n0/t0 .*Recv.*ps0>n0:pooled.*ps0/serves-g0n0t0.*ids"
     ):

@@ -1,0 +1,105 @@
+"""What may be simulated once for many: identical groups, identical ranks, the messages of a collective.
+
+Groups of like machines that only meet at the servers and through background sync stay in step when they start together,
+so one of them tells everything. Ranks of one group that do the same on like machines meet in every all-reduce, so one of
+them tells everything too. The servers' cores, memory bandwidth and NICs are divided by their number, which is exact for
+equal sharing among all that are in step. Knows plans and programs; nothing of the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from placement.plan import DP, Plan
+from problem.cluster import Node
+from problem.graph import Kind
+from programs.instructions import AllReduce, Instruction, Recv, Send, SyncStep
+from programs.transform import JobPrograms
+from simulator.machines import Sharing
+
+
+@dataclass(frozen=True)
+class Folding:
+    """What is simulated once for many.
+
+    Parameters
+    ----------
+    groups, ranks : int
+        Groups, and ranks of each group, that the simulated one stands for.
+    merged : bool
+        Whether each rank sends one message per phase of an all-reduce, and successive work of a worker is one job.
+    """
+
+    groups: int = 1
+    ranks: int = 1
+    merged: bool = False
+
+    @property
+    def copies(self) -> int:
+        """Sessions that each simulated one stands for."""
+        return self.groups * self.ranks
+
+
+#: Everything is simulated by itself.
+UNFOLDED = Folding()
+
+
+def strongest(plan: Plan, sharing: Sharing) -> Folding:
+    """Return all the folding that the plan allows."""
+    groups = len(plan.groups) if groups_fold(plan, sharing) else 1
+    ranks = plan.ranks if ranks_fold(plan, sharing) else 1
+    return Folding(groups, ranks, merged=True)
+
+
+def groups_fold(plan: Plan, sharing: Sharing) -> bool:
+    """Whether one group can stand for all: like machines, and nothing shared with others but servers."""
+    if len(plan.groups) == 1 or sharing is Sharing.HOST or plan.sync is None or plan.sync.mode != "background":
+        return False
+    names = [node.name for group in plan.groups for node in group]
+    others = [node.name for node in (*plan.servers, *plan.sync_servers)]
+    apart = len(set(names)) == len(names) and not set(names) & set(others)
+    if sharing is Sharing.NODE:
+        hosts = [{node.host for node in group} for group in plan.groups]
+        hosts.append({node.host for node in (*plan.servers, *plan.sync_servers)})
+        apart = apart and sum(map(len, hosts)) == len(set().union(*hosts))
+    return apart and all(_kinds(group) == _kinds(plan.groups[0]) for group in plan.groups)
+
+
+def ranks_fold(plan: Plan, sharing: Sharing) -> bool:
+    """Whether one rank can stand for all of its group.
+
+    All nodes are ranks, on hosts of their own, alike; all operators are data-parallel and meet in an all-reduce; there is
+    one group (an exchange between groups makes rank 0 the leader, unlike the others).
+    """
+    if len(plan.groups) > 1 or plan.ranks == 1 or plan.ranks < plan.group_size or plan.synchronous or not plan.dp_ops:
+        return False
+    (group,) = plan.groups
+    hosts = [node.host for node in (*group, *{n.name: n for n in plan.servers}.values())]
+    same = len(set(_kinds(group))) == 1
+    replicated = all(plan.tags[op.name] == DP for op in plan.model.graph if op.kind is not Kind.LOOKUP)
+    return sharing is Sharing.NODE and same and replicated and len(set(hosts)) == len(hosts)
+
+
+def _kinds(group: Sequence[Node]) -> list[Node]:
+    return [replace(node, name="", host="") for node in group]
+
+
+def primitives_per_step(job: JobPrograms) -> int:
+    """Primitives that one step of all sessions becomes, unfolded (``simulator.lowering``; exchanges left out)."""
+    ranks = job.plan.ranks
+    programs = [program for session in job.sessions for program in session.programs]
+    count = sum(_primitives(instruction, ranks) for program in programs for instruction in program.instructions)
+    return count * job.plan.hogwild * len(job.plan.groups)
+
+
+def _primitives(instruction: Instruction, ranks: int) -> int:
+    match instruction:
+        case Send() | Recv():
+            return 2
+        case AllReduce():
+            return 9 * (ranks - 1)
+        case SyncStep():
+            return 0
+        case _:
+            return 1
