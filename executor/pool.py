@@ -12,7 +12,7 @@ from executor.data.batch import Batch, Stream, check_batch
 from problem.model import Model
 
 #: Memory that a run's batches may take.
-LIMIT_BYTES = 1 << 30
+LIMIT_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from programs.workers import Worker
 
 #: Batches at which a model is measured, between which costs are interpolated.
 BATCHES = (64, 256, 512, 1024, 2048)
+QUICK = (64, 512)
 #: Bytes of the messages that are timed.
 MESSAGE_BYTES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
 WARMUP_STEPS, TIMED_STEPS = 16, 32
@@ -100,8 +101,10 @@ def measure_model(
     )
 
 
-def measure_machine(model: Model, extra: Sequence[Model] = (), *, watch: Watch | None = None) -> Profile:
-    """Measure a model at :data:`BATCHES`, other shapes through ``extra`` models, and messages; fit everything.
+def measure_machine(
+    model: Model, extra: Sequence[Model] = (), batches: Sequence[int] = BATCHES, *, watch: Watch | None = None
+) -> Profile:
+    """Measure a model at several batches, other shapes through ``extra`` models, and messages; fit everything.
 
     Parameters
     ----------
@@ -109,10 +112,12 @@ def measure_machine(model: Model, extra: Sequence[Model] = (), *, watch: Watch |
         What is planned next.
     extra : sequence of Model
         Models of other shapes, measured at two batches, for the fit of shapes that nobody measured.
+    batches : sequence of int
+        Samples per batch.
     watch : callable, optional
         Told what is being measured.
     """
-    profile = measure_model(model, BATCHES, watch=watch)
+    profile = measure_model(model, batches, watch=watch)
     for other in extra:
         more = measure_model(other, (128, 512), steps=TIMED_STEPS // 2, watch=watch)
         profile = replace(profile, measurements=profile.measurements + more.measurements)
@@ -247,7 +252,7 @@ class _Sender:
 
     def __call__(self, clock: Clock, record: Record) -> float:
         for array in self.payload:
-            array += 1
+            np.add(array, 1, out=array)
         self.sweep += 1.0
         clock.begin()
         self.there.send(self.payload, clock, record)

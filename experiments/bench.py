@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cost_models.roofline import roofline_costs
-from placement.search import SolveOptions, solve
+from placement.search import solve
+from placement.shapes import SolveOptions
 from problem.cluster_io import load_cluster
 from problem.readers import load_model
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -18,11 +18,13 @@ from cost_models.profile import Profile
 from cost_models.profile_costs import profile_costs
 from executor.capacity import free_cores, wall_verdict
 from executor.profiler import measure_model, with_messages
-from executor.run import RunOptions, RunResult, run
+from executor.run import RunOptions, run
 from placement.plan import Plan
 from problem.local import this_node
 from problem.model import Model
 from programs.timeline import PARTS
+from programs.transform import transform
+from programs.workers import workers
 from simulator.machines import Sharing
 from simulator.result import SimulationResult
 from simulator.simulate import simulate
@@ -116,7 +118,12 @@ class Comparison:
 
 
 def compare(
-    plans: Sequence[Plan], *, rounds: int = 5, steps: int = 30, watch: Watch | None = None
+    plans: Sequence[Plan],
+    *,
+    rounds: int = 5,
+    steps: int = 30,
+    watch: Watch | None = None,
+    finished: Callable[[tuple[Comparison, ...]], None] | None = None,
 ) -> tuple[Comparison, ...]:
     """Profile, simulate and run plans on this machine, ``rounds`` times in turn.
 
@@ -128,39 +135,43 @@ def compare(
         Rounds; steps of each run (a fifth of them is warm-up).
     watch : callable, optional
         Told what is going on.
+    finished : callable, optional
+        Given what there is after each round, so that an interruption loses one round only.
 
     Raises
     ------
     WorkerFailed
         A run failed.
     """
-    found: list[list[Round]] = [[] for _ in plans]
-    workers = [0] * len(plans)
+    tell = watch or (lambda news: None)
+    found = tuple(Comparison(plan, _workers(plan), ()) for plan in plans)
     for number in range(rounds):
-        costs = _Costs(watch, f"round {number + 1} of {rounds}")
-        for index, plan in enumerate(plans):
-            if watch is not None:
-                watch(f"round {number + 1} of {rounds}, running {plan.name}")
-            result, outcome = _round(plan, costs.of(plan), steps)
-            found[index].append(outcome)
-            workers[index] = len(result.workers)
-    return tuple(
-        Comparison(plan, count, tuple(outcomes)) for plan, count, outcomes in zip(plans, workers, found, strict=True)
-    )
+        title = f"round {number + 1} of {rounds}"
+        costs, outcomes = _Costs(tell, title), []
+        for plan in plans:
+            tell(f"{title}, running {plan.name}")
+            outcomes.append(_round(plan, costs.of(plan), steps))
+        found = tuple(replace(c, rounds=(*c.rounds, outcome)) for c, outcome in zip(found, outcomes, strict=True))
+        if finished is not None:
+            finished(found)
+    return found
+
+
+def _workers(plan: Plan) -> int:
+    return len(workers(transform(plan)))
 
 
 class _Costs:
     """Costs measured in one round, once for each model and batch."""
 
-    def __init__(self, watch: Watch | None, title: str) -> None:
+    def __init__(self, watch: Watch, title: str) -> None:
         self._watch, self._title = watch, title
         self._profiles: dict[tuple[str, int], Profile] = {}
 
     def of(self, plan: Plan) -> CostTable:
         key = (plan.model.name, plan.batch)
         if key not in self._profiles:
-            if self._watch is not None:
-                self._watch(f"{self._title}, measuring {plan.model.name}")
+            self._watch(f"{self._title}, measuring {plan.model.name}")
             self._profiles[key] = measure_at(plan.model, plan.batch)
         return profile_costs(self._profiles[key], plan.model, plan.batch, this_node())
 
@@ -170,14 +181,14 @@ def measure_at(model: Model, batch: int) -> Profile:
     return with_messages(measure_model(model, [batch])).fitted([*model.graph, *model.tables])
 
 
-def _round(plan: Plan, costs: CostTable, steps: int) -> tuple[RunResult, Round]:
+def _round(plan: Plan, costs: CostTable, steps: int) -> Round:
     free = free_cores()
     result = run(plan, RunOptions(steps=steps))
     alone = simulate(plan, costs, sharing=Sharing.NONE)
     shared = simulate(plan, costs, sharing=Sharing.HOST, record=False)
     warmup = min(20, steps // 5)
     tenth = max(1, steps // 10)
-    return result, Round(
+    return Round(
         predicted=alone.samples_per_second,
         measured=result.samples_per_second,
         wall_predicted=shared.samples_per_second,

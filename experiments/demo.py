@@ -7,7 +7,7 @@ parallelism it chooses from. Each is simulated from measured costs and trained b
 from __future__ import annotations
 
 import csv
-import json
+import io
 import platform
 import sys
 from collections.abc import Callable, Sequence
@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from placement.planfile import save_plan
-from placement.result import PlacementResult
-from placement.search import SolveOptions, solve
 
+from cost_models.checked_json import write_json
 from cost_models.profile import save_profile
 from cost_models.profile_costs import profile_costs
 from experiments.compare import Comparison, compare, measure_at, misranked
 from experiments.plots import plot_comparison
 from placement.plan import DP, Plan, Sync
+from placement.planfile import save_plan
+from placement.result import PlacementResult
+from placement.search import solve
+from placement.shapes import SolveOptions
 from problem.cluster_io import load_cluster
 from problem.local import this_node
 from problem.readers import load_model
@@ -67,7 +69,8 @@ def demo(out: Path, *, rounds: int = 5, steps: int = 30, watch: Callable[[str], 
     Parameters
     ----------
     out : Path
-        Folder for costs.json, plan.json, programs.txt, timeline.json (Perfetto), rows.csv, manifest.json, comparison.png.
+        Folder for costs.json, plan.json and plan-N.json, programs.txt, timeline.json (Perfetto), rows.csv, manifest.json
+        and comparison.png; the last three after every round.
     rounds, steps : int
         As in :func:`experiments.compare.compare`.
     watch : callable, optional
@@ -88,11 +91,16 @@ def demo(out: Path, *, rounds: int = 5, steps: int = 30, watch: Callable[[str], 
     (out / "programs.txt").write_text(to_text(transform(chosen.plan)))
     if simulated.timeline is not None:
         write_trace(out / "timeline.json", simulated.timeline)
-    comparisons = compare(demo_plans(chosen.plan), rounds=rounds, steps=steps, watch=watch)
-    found = Demo(chosen, comparisons)
-    write_rows(out, found.to_json_dict(), steps, rounds)
-    plot_comparison(found.to_json_dict()["rows"], out / "comparison.png")
-    return found
+    plans = demo_plans(chosen.plan)
+    for number, plan in enumerate(plans):
+        save_plan(out / f"plan-{number}.json", plan, costs)
+
+    def keep(comparisons: tuple[Comparison, ...]) -> None:
+        document = Demo(chosen, comparisons).to_json_dict()
+        write_rows(out, document, steps)
+        plot_comparison(document["rows"], out / "comparison.png")
+
+    return Demo(chosen, compare(plans, rounds=rounds, steps=steps, watch=watch, finished=keep))
 
 
 def demo_plans(chosen: Plan) -> tuple[Plan, ...]:
@@ -117,23 +125,23 @@ def demo_plans(chosen: Plan) -> tuple[Plan, ...]:
     )
 
 
-def write_rows(out: Path, document: dict[str, Any], steps: int, rounds: int) -> None:
+def write_rows(out: Path, document: dict[str, Any], steps: int) -> None:
     """Write rows.csv and manifest.json: the figure can be rebuilt from them alone."""
     rows: Sequence[dict[str, Any]] = document["rows"]
     fields = [name for name, value in rows[0].items() if isinstance(value, str | int | float)]
-    with (out / "rows.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fields, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fields, extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(rows)
+    (out / "rows.csv").write_text(text.getvalue())
     manifest = {
         "command": sys.argv,
         "model": MODEL,
         "cluster": CLUSTER,
-        "rounds": rounds,
         "steps": steps,
         "machine": this_node().kind,
         "python": platform.python_version(),
         "numpy": np.__version__,
         **document,
     }
-    (out / "manifest.json").write_text(json.dumps(manifest, indent=2))
+    write_json(manifest, out / "manifest.json")

@@ -23,7 +23,7 @@ _HOME = {
     "Model": "problem.model",
     "Cluster": "problem.cluster",
     "Plan": "placement.plan",
-    "SolveOptions": "placement.search",
+    "SolveOptions": "placement.shapes",
     "solve": "placement.search",
     "save_plan": "placement.planfile",
     "load_plan": "placement.planfile",

@@ -18,7 +18,7 @@ import typer
 
 from hiertrain import __version__
 from hiertrain.commands import compare, demo, explain, presets, profile, run, simulate, solve
-from problem.errors import HiertrainError
+from problem.errors import BadInput, HiertrainError
 
 INTERRUPTED = 130
 
@@ -60,6 +60,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             _fail(error, INTERRUPTED)
         except BrokenPipeError:  # the reader of our output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError as error:  # a file that cannot be read or written
+            _fail(error, BadInput.exit_code)
 
     return run_command
 

@@ -38,11 +38,7 @@ def command(
 
 
 def _text(found: Explanation) -> str:
-    loads = [
-        (row.node, row.role, row.resource, f"{1e3 * row.seconds:.3f}", f"{100 * row.utilization:.0f} %")
-        for row in found.loads
-        if row.seconds > 0
-    ]
+    loads = _machines(found)
     parts = [(part, f"{1e3 * seconds:.3f}") for part, seconds in found.parts.items() if seconds > 0]
     changes = [
         (row.change, f"{row.samples_per_second:,.0f}", f"{row.ratio:.2f}", row.bottleneck) for row in found.what_if
@@ -66,6 +62,18 @@ def _text(found: Explanation) -> str:
     if curve:
         sections.append(table(("group size", "groups", "samples/s", "bound", "status"), curve))
     return "\n\n".join(sections)
+
+
+def _machines(found: Explanation) -> list[tuple[str, ...]]:
+    """Rows of loads; machines that are loaded alike share one."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for row in found.loads:
+        key = (row.role, row.resource, f"{1e3 * row.seconds:.3f}", f"{100 * row.utilization:.0f} %")
+        if row.seconds > 0:
+            alike.setdefault(key, []).append(row.node)
+    return [
+        (nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more", *key) for key, nodes in alike.items()
+    ]
 
 
 def _rate(value: float | None) -> str:

@@ -11,6 +11,7 @@ import typer
 from hiertrain.output import emit, progress, table
 
 if TYPE_CHECKING:
+    from cost_models.fit import Residual
     from cost_models.profile import Profile
 
 
@@ -18,6 +19,7 @@ def command(
     model: Annotated[str, typer.Argument(help="Preset, .toml, .json or .csv of tables.")],
     out: Annotated[Path, typer.Option("--out", help="File to write the profile to.")],
     max_rows: Annotated[int | None, typer.Option(min=1, help="Cap the rows of every table (ids are hashed).")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer batch sizes, and no other shapes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Measure what the model's operators, lookups and messages cost on this machine, and how far the fit is off.
@@ -25,11 +27,12 @@ def command(
     Example: hiertrain profile dlrm-kaggle --max-rows 100000 --out costs.json
     """
     from cost_models.profile import save_profile
-    from executor.profiler import measure_machine
+    from executor.profiler import BATCHES, QUICK, measure_machine
     from hiertrain.loading import read_model, shapes_to_fit
 
     with progress("measuring") as watch:
-        profile = measure_machine(read_model(model, max_rows), shapes_to_fit(), watch=watch)
+        loaded = read_model(model, max_rows)
+        profile = measure_machine(loaded, () if quick else shapes_to_fit(), QUICK if quick else BATCHES, watch=watch)
     save_profile(profile, out)
     residuals = {name: asdict(found) for name, found in sorted(profile.batch_residuals.items())}
     shapes = {name: asdict(found) for name, found in sorted(profile.shape_residuals.items())}
@@ -54,7 +57,5 @@ def _text(profile: Profile, out: Path) -> str:
     return "\n".join(lines)
 
 
-def _errors(residual: object) -> tuple[str, str]:
-    if residual is None:
-        return "-", "-"
-    return f"{100 * residual.median:.1f} %", f"{100 * residual.p95:.1f} %"
+def _errors(residual: Residual | None) -> tuple[str, str]:
+    return ("-", "-") if residual is None else (f"{100 * residual.median:.1f} %", f"{100 * residual.p95:.1f} %")

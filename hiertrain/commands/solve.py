@@ -43,7 +43,8 @@ def command(
     """
     from hiertrain.loading import read_cluster, read_costs, read_model
     from placement.planfile import save_plan
-    from placement.search import SolveOptions, solve
+    from placement.search import solve
+    from placement.shapes import SolveOptions
 
     loaded, machines = read_model(model, max_rows), read_cluster(cluster, model)
     options = SolveOptions(
@@ -65,6 +66,8 @@ def command(
     if out is not None:
         save_plan(out, result, costs_for(result.plan.batch, result.plan.groups[0][0]))
     emit(as_json, result.as_dict(), lambda: to_text(result))
+    if result.interrupted:
+        raise KeyboardInterrupt("interrupted; the best plan so far is kept")
 
 
 def _group_size(text: str) -> int | None:

@@ -59,7 +59,9 @@ def test_broken_graphs_are_refused_in_one_line(case: str, words: list[str]) -> N
     assert all(word in message for word in [case, *words])
 
 
-@pytest.mark.parametrize("case", ["s12_pinned_infeasible_with_budget.json", "s12_fits_in_sum_but_no_single_worker.json"])
+@pytest.mark.parametrize(
+    "case", ["s12_pinned_infeasible_with_budget.json", "s12_fits_in_sum_but_no_single_worker.json"]
+)
 def test_what_fits_on_no_node_is_refused_with_the_reason(case: str) -> None:
     """Nothing fits: exit code 3, and the line says what does not fit where, and how much is short."""
     done = hiertrain("solve", CASES / case)
@@ -115,7 +117,9 @@ def test_ties_are_broken_the_same_way_every_time(tmp_path: Path) -> None:
     found = []
     for seed in ("0", "1"):
         out = tmp_path / f"plan-{seed}.json"
-        assert hiertrain("solve", CASES / "s11_all_ties_symmetric.json", "--out", out, PYTHONHASHSEED=seed).returncode == 0
+        assert (
+            hiertrain("solve", CASES / "s11_all_ties_symmetric.json", "--out", out, PYTHONHASHSEED=seed).returncode == 0
+        )
         found.append(json.loads(out.read_text())["plan"])
     assert found[0] == found[1]
 
@@ -156,7 +160,7 @@ def test_slurm_node_lists_name_the_nodes_of_a_cluster(tmp_path: Path) -> None:
     counts = []
     for number, line in enumerate((CASES / "s14_slurm_nodelists.txt").read_text().split()):
         path = tmp_path / f"cluster{number}.toml"
-        path.write_text(f'[[nodes]]\nnames = "{line}"\ncores = 8\nmemory = "64GiB"\nnic = "10Gb/s"\n')
+        path.write_text(f'[[nodes]]\nnames = "{line}"\ncores = 8\nmemory = "64GiB"\nnic_gbps = 10\n')
         counts.append(len(load_cluster(str(path)).nodes))
     assert counts == [5, 2, 2, 4, 6]
 
