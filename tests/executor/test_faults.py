@@ -178,17 +178,31 @@ run(plan, slowly(plan, watch))
 """
 
 
-def test_workers_die_with_their_coordinator(traces: Traces) -> None:
-    """SIGKILL of the coordinator, which can clean up nothing, ends every worker."""
+def coordinate(traces: Traces) -> subprocess.Popen[str]:
+    """Start a coordinator in a session of its own, and wait until its workers have done two steps."""
+    pipe = subprocess.PIPE
     command = [sys.executable, "-c", COORDINATOR]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as coordinator:
+    coordinator = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    assert coordinator.stdout is not None
+    traces.pids.update(map(int, coordinator.stdout.readline().split()))
+    return coordinator
+
+
+@pytest.mark.parametrize("ended_by", ["kill", "Ctrl-C"])
+def test_workers_end_with_their_coordinator(ended_by: str, traces: Traces) -> None:
+    """SIGKILL of the coordinator, which can clean up nothing, ends every worker; so does Ctrl-C, which all of them get and
+    only the coordinator answers."""
+    with coordinate(traces) as coordinator:
         try:
-            assert coordinator.stdout is not None
-            traces.pids.update(map(int, coordinator.stdout.readline().split()))
             assert len(traces.pids) == len(workers(transform(every_kind())))
             assert all(map(alive, traces.pids))
         finally:
-            coordinator.kill()
+            if ended_by == "kill":
+                coordinator.kill()
+            else:
+                os.killpg(coordinator.pid, signal.SIGINT)
+        assert coordinator.stderr is not None
+        assert coordinator.stderr.read().count("Traceback") == (ended_by == "Ctrl-C")
     traces.assert_gone(within_seconds=5.0)
 
 

@@ -14,8 +14,10 @@ from executor.run import RunOptions, run
 from executor.state import gather
 from placement.errors import InvalidPlan
 from placement.plan import Plan, Shard
+from problem.graph import Graph, Kind, Operator
+from problem.model import Model
 from tests.executor.reference import Values, assert_same_bits, of_oracle, oracle_of, values
-from tests.executor.tiny import dcn, dlrm, tables
+from tests.executor.tiny import dcn, dlrm, linear, tables
 from tests.programs import plans
 from tests.programs.strategies import random_plans
 
@@ -59,6 +61,20 @@ def cross_layers(**tags: int) -> Plan:
     return plans.plan(dcn(13, tables(1, 200, 16)[0], 8), nodes=3, tags=tags, batch=64)
 
 
+def fan(**tags: int) -> Plan:
+    """One layer whose output has seven consumers, so that the order of three additions and more counts."""
+    ends = [linear(f"c{i}", "x", 24, 8) for i in range(7)]
+    ops = (
+        Operator("dense", Kind.DENSE_INPUT, width=13),
+        linear("x", "dense", 13, 24),
+        *ends,
+        Operator("joined", Kind.CONCAT, tuple(op.name for op in ends), 56),
+        linear("logit", "joined", 56, 1, "none"),
+        Operator("loss", Kind.LOSS, ("logit",), 1),
+    )
+    return plans.plan(Model("fan", Graph(ops)), nodes=4, tags=tags, batch=64)
+
+
 PLANS = {
     "all dp": wide_dlrm(),
     "mp bottom": wide_dlrm(nodes=2, tags={"bottom0": 1, "bottom1": 1}),
@@ -72,6 +88,9 @@ PLANS = {
     "cross on two nodes": cross_layers(cross1=1, deep=2),
     "cross on one node": cross_layers(cross1=1, deep=1),
     "cross apart": cross_layers(x0=1, cross0=2, cross1=1, both=2),
+    "fan over four nodes": fan(c0=1, c2=2, c3=3),
+    "fan of three on a node": fan(c1=1, c3=1, c5=1),
+    "fan of several on nodes": fan(c0=1, c2=1, c3=1, c4=2, c5=2),
     "adagrad": adagrad("adagrad"),
     "rowwise adagrad": adagrad("rowwise_adagrad"),
 }

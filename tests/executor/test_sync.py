@@ -72,16 +72,22 @@ def test_synchronous_runs_repeat_to_the_bit(name: str) -> None:
     assert_same_bits(values(first.dense, first.tables), values(second.dense, second.tables))
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_all_reduce_keeps_the_copies_of_all_ranks_equal(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a run each rank's copy of the DP parameters and of their optimizer state has the same bits, and has moved."""
-    held: list[JobState] = []
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[JobState]:
+    """The parameters of every run of the test, as its workers left them."""
+    kept: list[JobState] = []
 
     def keep(plan: Plan) -> JobState:
-        held.append(allocate_state(plan))
-        return held[-1]
+        kept.append(allocate_state(plan))
+        return kept[-1]
 
     monkeypatch.setattr("executor.run.allocate_state", keep)
+    return kept
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_all_reduce_keeps_the_copies_of_all_ranks_equal(ranks: int, held: list[JobState]) -> None:
+    """After a run each rank's copy of the DP parameters and of their optimizer state has the same bits, and has moved."""
     model = dlrm([13, 32, 8], tables(2, 200, 8), [32, 1], optimizer="adagrad", learning_rate=0.02)
     plan = plans.plan(model, nodes=ranks, ranks=ranks, batch=BATCH)
     trained(plan)
@@ -142,15 +148,20 @@ def test_lock_free_plans_run_and_learn(plan: Plan) -> None:
     assert np.isfinite(losses).all()
 
 
-def test_a_foreground_exchange_pulls_the_groups_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exchange_keeps_the_ranks_of_a_group_equal(held: list[JobState]) -> None:
+    """The leader's elastic difference reaches the other ranks: in the foreground their DP copies stay equal to the bit,
+    and not those of the two groups."""
+    plan = plans.easgd_plan("foreground")
+    trained(plan)
+    dense = held[0].dense
+    for name in plan.dp_ops:
+        for group in range(2):
+            np.testing.assert_array_equal(dense[group, 1].flat(name), dense[group, 0].flat(name))
+        assert not np.array_equal(dense[0, 0].flat(name), dense[1, 0].flat(name))
+
+
+def test_a_foreground_exchange_pulls_the_groups_together(held: list[JobState]) -> None:
     """With alpha 1/2 and an exchange after every step the replicas of two groups stay nearer to each other than without."""
-    held: list[JobState] = []
-
-    def keep(plan: Plan) -> JobState:
-        held.append(allocate_state(plan))
-        return held[-1]
-
-    monkeypatch.setattr("executor.run.allocate_state", keep)
     for gap in (1, STEPS + 1):
         trained(plans.plan(wide(), groups=2, sync_servers=1, batch=BATCH, sync=Sync("foreground", gap, 0.5)))
 
