@@ -88,7 +88,7 @@ def test_costs_of_any_ratio_are_planned(ratio: str, tmp_path: Path) -> None:
     """Costs eighteen orders of magnitude apart neither break the solver nor lose an operator."""
     document = solved(f"s08_cost_ratio_{ratio}.json", tmp_path)
     assert len(document["plan"]["tags"]) == 2
-    assert document["result"]["samples_per_second"] == pytest.approx(1 / 1.0e-3, rel=1e-3)
+    assert document["result"]["samples_per_second"] == pytest.approx(1 / 1.0e-3, rel=1e-2)
 
 
 def test_operators_of_a_terabyte_go_to_different_nodes(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_sizes_whose_products_exceed_64_bits_are_planned(tmp_path: Path) -> None
 
 def test_durations_above_32_bits_of_nanoseconds_are_summed_exactly(tmp_path: Path) -> None:
     """A chain of 2^31 - 1, 2^31 and 2^32 ns takes 8,589.934591 ms on one node: no counter wraps."""
-    solved("s10_op_over_2e31_ns.json", tmp_path, "--group-size", "1", "--max-replicas", "1")
-    done = hiertrain("simulate", tmp_path / "plan.json", "--json", "--steps", "10")
+    solved("s10_op_over_2e31_ns.json", tmp_path, "--group-size", "1", "--max-replicas", "1", "--hogwild", "1")
+    done = hiertrain("simulate", tmp_path / "plan.json", "--json", "--steps", "10", "--cores", "none")
     assert done.returncode == 0, done.stderr
     assert 1 / json.loads(done.stdout)["samples_per_second"] == pytest.approx(8.589934591, abs=1e-4)
 
@@ -125,11 +125,20 @@ def test_ties_are_broken_the_same_way_every_time(tmp_path: Path) -> None:
 
 
 def test_a_table_bigger_than_any_node_is_split_by_rows(tmp_path: Path) -> None:
-    """954 GiB of one table on 256 GiB nodes: split over all four by rows, or refused naming table, size and node."""
-    table, cluster = CASES / "s01_one_table_bigger_than_any_node.csv", CASES / "s01_cluster_4x256GiB.yaml"
-    done = hiertrain("solve", table, "--cluster", cluster)
+    """954 GiB of one table on four nodes of 256 GiB: its rows are split over all four, each row once."""
+    cluster = str(CASES / "s01_cluster_4x256GiB.yaml")
+    document = solved("s01_one_table_bigger_than_any_node.csv", tmp_path, "--cluster", cluster)
+    shards = [shard for shard in document["plan"]["shards"] if shard["table"] == "item_id"]
+    assert {shard["server"] for shard in shards} == {0, 1, 2, 3}
+    assert sum(shard["row_end"] - shard["row_begin"] for shard in shards) == 1_000_000_000
+
+
+def test_a_table_that_fits_nowhere_is_named_with_its_size(tmp_path: Path) -> None:
+    """The same table on one machine with 64 GB: refused, naming table and machine, and how much is short."""
+    done = hiertrain("solve", CASES / "s01_one_table_bigger_than_any_node.csv", "--cluster", "fb-1s-18c:2")
     assert done.returncode == 3
     assert "item_id" in done.stderr
+    assert "short" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -146,11 +155,12 @@ def test_bad_clusters_are_refused_with_file_field_and_value(cluster: str, words:
     assert all(word in done.stderr for word in [cluster, *words])
 
 
-def test_a_cluster_of_one_node_has_no_room_for_a_server(tmp_path: Path) -> None:
-    """One node cannot be trainer and embedding server: refused, saying so."""
-    done = hiertrain("solve", "demo", "--cluster", CASES / "s13_cluster_one_node.yaml")
-    assert done.returncode == 3
-    assert "server" in done.stderr
+def test_a_cluster_of_one_node_trains_and_serves(tmp_path: Path) -> None:
+    """On one node trainer and embedding server share the machine."""
+    options = ["--cluster", str(CASES / "s13_cluster_one_node.yaml"), "--out", str(tmp_path / "plan.json"), "--json"]
+    assert hiertrain("solve", "demo", *options).returncode == 0
+    plan = json.loads((tmp_path / "plan.json").read_text())["plan"]
+    assert plan["servers"][0]["name"] == plan["groups"][0][0]["name"] == "only"
 
 
 def test_slurm_node_lists_name_the_nodes_of_a_cluster(tmp_path: Path) -> None:
