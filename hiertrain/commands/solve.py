@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hiertrain.output import emit, progress
+from hiertrain.output import emit, progress, say
 from problem.errors import BadInput
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def command(
     costs_for = read_costs(costs, loaded, foreign_costs)
     with progress("solving"):
         result = solve(loaded, machines, costs_for, options)
+    for assumption in result.assumptions:
+        say(f"assumed: {assumption}")
     if out is not None:
         save_plan(out, result, costs_for(result.plan.batch, result.plan.groups[0][0]))
     emit(as_json, result.as_dict(), lambda: to_text(result))
@@ -87,17 +89,17 @@ def _pin(text: str) -> tuple[str, Tag]:
 
 
 def to_text(result: PlacementResult) -> str:
-    """Return plan, value, bound and the curve over group sizes."""
-    plan = result.plan
+    """Return plan, value, bound and the best baseline."""
+    plan, best = result.plan, result.best_baseline
     mp = [f"{name} on n{tag}" for name, tag in plan.tags.items() if tag != "dp"]
     lines = [
-        f"plan        {len(plan.groups)} groups of {plan.group_size} nodes, {plan.ranks} ranks each, "
-        f"{plan.hogwild} threads of batch {plan.batch}; {len(plan.servers)} embedding and "
-        f"{len(plan.sync_servers)} sync servers",
+        f"plan        groups: {len(plan.groups)}, nodes a group: {plan.group_size}, ranks a group: {plan.ranks}, "
+        f"threads a rank: {plan.hogwild}, batch: {plan.batch}, embedding servers: {len(plan.servers)}, "
+        f"sync servers: {len(plan.sync_servers)}",
         f"operators   {', '.join(mp) if mp else 'all data-parallel'}",
         f"throughput  {result.samples_per_second:,.0f} samples/s, bound {result.bound:,.0f}, "
         f"gap {100 * result.gap:.2f} %, {result.status} in {result.solve_seconds:.1f} s",
         f"bottleneck  {result.bottleneck}",
-        "",
+        f"baseline    {best.samples_per_second:,.0f} samples/s, {best.name}" if best else "baseline    none fits",
     ]
     return "\n".join(lines)
