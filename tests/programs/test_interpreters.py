@@ -21,9 +21,7 @@ from programs.text import describe
 from programs.timeline import PARTS, part_of
 from programs.transform import transform
 from programs.workers import workers
-from simulator.engine import Engine
-from simulator.lowering import Lowering
-from simulator.machines import Sharing, build_machines, nodes_of
+from simulator.simulate import simulate
 from tests.programs import plans
 
 
@@ -53,14 +51,16 @@ def test_the_executor_has_a_meaning_for_every_instruction(everything: Plan) -> N
 
 
 def test_the_simulator_has_a_duration_for_every_instruction(everything: Plan) -> None:
-    """Lowering a program of all instructions gives at least one primitive each."""
+    """In a simulation of all instructions each of them begins and ends in every step, and keeps a core busy in some."""
     costs = roofline_costs(everything.model, everything.batch, everything.groups[0][0])
-    machines = build_machines(Engine(), nodes_of(everything), Sharing.NODE, {})
-    lowering = Lowering(everything, costs, {machine.node.name: machine for machine in machines})
-    for worker in workers(transform(everything)):
-        lowered = lowering.lower(worker)
-        assert len(lowered) == len(worker.program)
-        assert all(lowered)
+    timeline = simulate(everything, costs, steps=4, warmup=0).timeline
+    assert timeline is not None
+    programs = {worker.name: worker.program for worker in workers(transform(everything)) if worker.program}
+    busy = [worker for worker in timeline.workers if worker.instructions]
+    assert {worker.worker: worker.instructions for worker in busy} == programs
+    for worker in busy:
+        assert (worker.ends >= worker.starts).all()
+        assert (worker.busy > 0).any(axis=0).all(), worker.worker
 
 
 def test_every_instruction_has_a_line_of_text_and_a_part_of_the_time(everything: Plan) -> None:
