@@ -24,7 +24,7 @@ from placement.nets import RANK, Contracted
 from placement.plan import Tag
 from placement.shapes import Shape, Side
 from placement.sharding import Sharding
-from problem.model import Model
+from problem.model import EmbeddingTable, Model
 
 
 class Bounds:
@@ -106,7 +106,12 @@ class Bounds:
     def fewest_shards(self, shape: Shape) -> int:
         """Return how many shards a shape needs at least, with the cuts that it stands for."""
         cuts = self._cuts(shape, shape.per_server) if shape.per_server else 0
-        return len(self.model.tables) + int(cuts)
+        return max(len(self.model.tables) + int(cuts), sum(parts for _, parts in self._parts(shape)))
+
+    def _parts(self, shape: Shape) -> list[tuple[EmbeddingTable, int]]:
+        """Tables, each with the number of servers that its bytes need at least."""
+        largest = max((node.memory_bytes for node in shape.servers), default=1)
+        return [(table, max(1, -(-table.total_bytes // largest))) for table in self.model.tables]
 
     def _cuts(self, shape: Shape, per_server: float) -> float:
         parts = fewest_cuts(len(self.model.tables), len(shape.servers), per_server)
@@ -185,10 +190,13 @@ class Bounds:
 
     def _pull_problem(self, shape: Shape, cuts: int) -> GroupProblem:
         """The group with servers that answer for free: as many messages as servers, as many bytes as shards."""
-        more = 1 + cuts / max(1, len(self.model.tables))
-        ids = int(more * sum(ids_bytes(table, self.batch) for table in self.model.tables))
-        pooled = int(more * sum(pooled_bytes(table, self.batch) for table in self.model.tables))
-        count = max(1, min(len(shape.servers), len(self.model.tables) + cuts))
+        parts, more = self._parts(shape), 1 + cuts / max(1, len(self.model.tables))
+        ids, pooled = (
+            int(max(sum(n * size(t, self.batch) for t, n in parts), more * sum(size(t, self.batch) for t, _ in parts)))
+            for size in (ids_bytes, pooled_bytes)
+        )
+        shards = max(sum(n for _, n in parts), len(self.model.tables) + cuts)
+        count = max(1, min(len(shape.servers), shards))
         links = tuple(
             ServerLink(node, (), ids // count, pooled // count, PhaseCost(), PhaseCost())
             for node in shape.servers[:count]

@@ -50,7 +50,7 @@ def _one_item(contracted: Contracted) -> DoesNotFit | None:
             names = ", ".join(item.ops)
             what = f"operator {names}"
             if len(item.ops) > 1:
-                what = f"component {component!r} ({names}), whose operators are placed together,"
+                what = f"component {component!r} ({names}), whose operators must share one node's memory,"
             if item.fixed is not None:
                 what += f" pinned to {item.fixed!r}"
             return DoesNotFit(what, f"any node ({problem.nodes[largest].name} has most room)", needed, room[largest])
@@ -86,8 +86,9 @@ def _sum(contracted: Contracted) -> DoesNotFit:
         worst = [row.evaluation.overflow for row in baselines(contracted)]
         crowded = min(load.memory_needed for load in worst if load is not None)
     return DoesNotFit(
-        f"operators {names} fit in sum ({sum(sizes):,.0f} of {sum(room):,.0f} bytes), but no assignment of whole operators",
-        f"{where}: the fullest one",
+        f"every assignment of operators {names} overfills a node (in sum they would fit: {sum(sizes):,.0f} of "
+        f"{sum(room):,.0f} bytes), so the fullest node",
+        where,
         crowded,
         max(room),
     )

@@ -135,6 +135,12 @@ class GroupProblem:
         """Whether some but not all nodes of the group share a host."""
         return not self.one_host and len({node.host for node in self.nodes}) < self.size
 
+    @cached_property
+    def ranks_alike(self) -> bool:
+        """Whether ranks that host nothing have equal sessions: hosts are one or all distinct, and no node is a server."""
+        names = {node.name for node in self.nodes}
+        return not self.hosts_mixed and (self.size == 1 or not any(link.node.name in names for link in self.servers))
+
     def bytes_of(self, name: str) -> int:
         """Bytes of an operator's output for one batch."""
         return tensor_bytes(self.model.graph[name], self.batch)

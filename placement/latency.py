@@ -4,7 +4,8 @@ A session's rank thread, its serving copies and its copies on the embedding serv
 wait only for messages. The order is that of the net transformation: requests to the servers first, operators in graph
 order, a tensor sent as soon as it exists and received before its first use, the backward pass in reverse, gradients of
 tables pushed as soon as those of a server are complete, then all-reduce, updates and metric. Two steps are played, and
-the second is what counts: it starts while the copies still apply the updates of the first.
+what the slowest clock gains in the second counts: it starts while the copies still apply the updates of the first, and
+a copy takes up an operator again only after it has updated it.
 
 This is a max-plus recursion without queues: the network is free, only the pooled rows that arrive at the rank pass its
 NIC one after another. Contention is bounded by the loads (``loads``) and simulated elsewhere.
@@ -44,10 +45,13 @@ def _server_hosts(problem: GroupProblem, rank: int) -> tuple[bool, ...]:
 
 
 def session_seconds(problem: GroupProblem, tags: Mapping[str, Tag], rank: int) -> float:
-    """Return the seconds of one step of a rank's session in the steady state."""
+    """Return the seconds of one step of a rank's session in the steady state: what the slowest clock gains in a step."""
     session = _Session(problem, tags, rank)
-    first = session.step()
-    return session.step() - first
+    session.step()
+    before = [*session.nodes, *session.servers]
+    session.step()
+    after = [*session.nodes, *session.servers]
+    return max(late - early for early, late in zip(before, after, strict=True))
 
 
 def pull_times(problem: GroupProblem, rank: int) -> tuple[float, dict[str, float]]:

@@ -13,9 +13,11 @@ are bounded by the item's first input and last output only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from cost_models.costs import MessageCost
 from cost_models.network import all_reduce_core_seconds, latency_seconds, occupancy_seconds, round_forms
 from placement.latency import pull_times
 from placement.loads import fixed_tally, runs_backward
@@ -25,11 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from placement.formulation import Formulation, Row
+    from placement.group import GroupProblem
     from problem.graph import Operator
 Expr = Any  # a variable, an expression or an int: OR-tools' own union does not add up for type checkers
 
-#: With more ranks than this, only the last rank of each class of equal nodes is modelled: it hosts least, so its
-#: session waits longest.
+#: With more ranks than this, only the first and the last rank of each class of equal nodes are modelled: the first hosts
+#: most, so its thread is busiest; the last hosts least, so it waits for most messages.
 ALL_RANKS = 3
 
 
@@ -39,7 +42,7 @@ class LatencyModel:
     def __init__(self, form: Formulation) -> None:
         self.form, self.problem, self.model = form, form.problem, form.model
         self.operators = [op for op in self.problem.model.graph if op.kind is not Kind.LOOKUP]
-        self.dispatch = _least_message(form)
+        self.message = _least_message(self.problem)
 
     def add(self) -> None:
         """Add (14) for each representative rank."""
@@ -50,21 +53,34 @@ class LatencyModel:
         rows = [row for row in self.form.rows if row.rank]
         if len(rows) <= ALL_RANKS:
             return rows
-        last = {node: members[-1] for members in self.form.data.node_classes for node in members}
-        newest = {last[row.node]: row for row in rows}
-        return list(newest.values())
+        of = {node: number for number, members in enumerate(self.form.data.node_classes) for node in members}
+        first = {of[row.node]: row for row in reversed(rows)}
+        last = {of[row.node]: row for row in rows}
+        return list({row.node: row for row in (*first.values(), *last.values())}.values())
 
 
-def _least_message(form: Formulation) -> tuple[float, float]:
-    """Return seconds per message and per byte that any message between two nodes of the group takes at least."""
-    problem, cost = form.problem, form.problem.costs.message
-    slow = min(problem.slowdown)
-    fixed, per_byte = slow * (cost.send_seconds + cost.receive_seconds), 0.0
+@dataclass(frozen=True, slots=True)
+class LeastMessage:
+    """What any message between two nodes of the group takes at least: core-seconds at both ends, time on the wire."""
+
+    cost: MessageCost
+    slowdown: float
+    latency_seconds: float
+    wire_seconds_per_byte: float
+
+    def seconds(self, sizes: list[int]) -> float:
+        """Seconds from the first send to the last receive of messages that one thread sends to another, one by one."""
+        sends = [self.slowdown * self.cost.send(size) for size in sizes]
+        receives = [self.slowdown * self.cost.receive(size) for size in sizes]
+        wire = self.latency_seconds + self.wire_seconds_per_byte * min(sizes)
+        return wire + max(sum(sends) + min(receives), min(sends) + sum(receives))
+
+
+def _least_message(problem: GroupProblem) -> LeastMessage:
     pairs = list(combinations(problem.nodes, 2))
-    if pairs:
-        fixed += min(latency_seconds(a, b) for a, b in pairs)
-        per_byte = min(occupancy_seconds(a, b, 1.0) for a, b in pairs)
-    return fixed, per_byte + slow * (cost.send_seconds_per_byte + cost.receive_seconds_per_byte)
+    latency = min((latency_seconds(a, b) for a, b in pairs), default=0.0)
+    per_byte = min((occupancy_seconds(a, b, 1.0) for a, b in pairs), default=0.0)
+    return LeastMessage(problem.costs.message, min(problem.slowdown), latency, per_byte)
 
 
 class _SessionModel:
@@ -118,10 +134,9 @@ class _SessionModel:
             self.cut[key] = self.cut[target, source] = cut
         return self.cut[key]
 
-    def _message(self, name: str, source: str, target: str) -> Expr:
-        """Time of the message of tensor ``name`` between two operators, 0 if they are at one place."""
-        fixed, per_byte = self.parent.dispatch
-        units = self.form.units(fixed + per_byte * self.problem.bytes_of(name))
+    def _message(self, names: list[str], source: str, target: str) -> Expr:
+        """Time of the messages of some tensors between two operators, 0 if they are at one place."""
+        units = self.form.units(self.parent.message.seconds([self.problem.bytes_of(name) for name in names]))
         return units * self._is_cut(source, target) if units else 0
 
     def _duration(self, name: str, seconds: float) -> Expr:
@@ -146,7 +161,11 @@ class _SessionModel:
             ready = (
                 self.form.units(self.ready[source]) if source in self.ready else self.forward.get(source, rank_start)
             )
-            self.model.add(self.forward[op.name] >= ready + cost + self._message(source, source, op.name))
+            self.model.add(self.forward[op.name] >= ready + cost + self._message([source], source, op.name))
+        tables = [source for source in dict.fromkeys(op.inputs) if source in self.ready]
+        if len(tables) > 1:
+            first = self.form.units(min(self.ready[table] for table in tables))
+            self.model.add(self.forward[op.name] >= first + cost + self._message(tables, tables[0], op.name))
 
     def _backward(self, op: Operator) -> None:
         if not runs_backward(self.problem, op):
@@ -156,7 +175,7 @@ class _SessionModel:
         self.model.add(done >= self.forward[op.name] + cost)
         for consumer in self.graph.consumers[op.name]:
             if consumer in self.backward:
-                self.model.add(done >= self.backward[consumer] + cost + self._message(op.name, op.name, consumer))
+                self.model.add(done >= self.backward[consumer] + cost + self._message([op.name], op.name, consumer))
 
     def _in_turn(self, first: Operator, second: Operator) -> None:
         """Two operators on one place run one after the other, backward the other way round."""
@@ -198,11 +217,12 @@ class _SessionModel:
         for op in self.parent.operators:
             if op.name in self.backward:
                 self._ends(op, tail)
-        for table, pulled in self.ready.items():
-            for consumer in self.graph.consumers[table]:
-                if consumer in self.backward and pulled:
-                    back = self._message(table, table, consumer)
-                    self.model.add(self.end >= self.backward[consumer] + back + tail)
+                self._again(op)
+        for op in self.parent.operators:
+            tables = [source for source in dict.fromkeys(op.inputs) if source in self.ready]
+            if tables and op.name in self.backward:
+                back = self._message(tables, tables[0], op.name)
+                self.model.add(self.end >= self.backward[op.name] + back + tail)
         self.model.add(self.end >= self._busy())
 
     def _ends(self, op: Operator, tail: Expr) -> None:
@@ -210,6 +230,13 @@ class _SessionModel:
         here = self.model.new_bool_var(f"here[{self.row.node},{op.name}]")
         self.model.add(here >= dict(self._at(op.name))["rank"])
         self.model.add(self.end >= self.backward[op.name] + tail).only_enforce_if(here)
+
+    def _again(self, op: Operator) -> None:
+        """An operator starts again only after its backward work and its update: the step is at least that long."""
+        costs = self.problem.costs.ops[op.name]
+        first = self._duration(op.name, costs.forward.core_seconds)
+        update = self._duration(op.name, costs.update.core_seconds if op.parameters else 0.0)
+        self.model.add(self.end >= self.backward[op.name] - self.forward[op.name] + first + update)
 
     def _own(self, phase: str) -> Expr:
         """Core time of the rank thread for the operators that it runs, one phase or all."""

@@ -108,10 +108,10 @@ def server_seconds(fixed: Tally) -> float:
 def session_classes(problem: GroupProblem, tags: Mapping[str, Tag]) -> Iterator[tuple[int, int, list[int]]]:
     """Yield ranks that stand for a class of equal sessions: (rank, size of the class, the other ranks of it).
 
-    Ranks without MP operators have equal sessions, unless some (not all) nodes share a host.
+    Ranks without MP operators have equal sessions, unless some nodes share a host or are embedding servers.
     """
     hosting = {tag for tag in tags.values() if tag != DP}
-    plain = [rank for rank in range(problem.ranks) if rank not in hosting and not problem.hosts_mixed]
+    plain = [rank for rank in range(problem.ranks) if rank not in hosting and problem.ranks_alike]
     if plain:
         yield plain[0], len(plain), plain[1:]
     yield from ((rank, 1, []) for rank in range(problem.ranks) if rank not in plain)

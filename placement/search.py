@@ -175,7 +175,7 @@ class _Search:
 
     def _limits(self) -> Limits:
         gap = self.options.gap / 2
-        return Limits(gap=gap, deadline=self.deadline, deterministic_seconds=5.0, seed=self.options.seed)
+        return Limits(gap=gap, deadline=self.deadline, deterministic_seconds=5.0, rounds=40, seed=self.options.seed)
 
     def _problems(self, shape: Shape, shards: tuple[Shard, ...]) -> tuple[GroupProblem, ...]:
         links = server_links(self.model, self.batch, shape.servers, shards, self.costs)

@@ -161,6 +161,7 @@ class Shapes:
             When the options leave no shape.
         """
         found = [shape for servers in self._server_counts() for shape in self._with_servers(servers)]
+        found = found or [shape for servers in self._server_counts() for shape in self._shared(servers)]
         if not found:
             wanted = {
                 k: getattr(self.options, k) for k in ("group_size", "ranks", "max_elp", "servers", "sync_servers")
@@ -187,14 +188,17 @@ class Shapes:
         needed = sum(table.total_bytes for table in self.model.tables)
         if needed > sum(node.memory_bytes for node in chosen) and servers < len(self.hosts):
             return
-        if len(self.trainers) == 1 and chosen == tuple(self.trainers):  # one machine: it trains and serves
-            yield from self._with_sync(chosen, (), self.trainers)
-            return
         for syncs in self._sync_counts():
             sync = tuple(self.hosts[servers : servers + syncs])
             taken = {node.name for node in (*chosen, *sync)}
             if len(sync) == syncs:
                 yield from self._with_sync(chosen, sync, [n for n in self.trainers if n.name not in taken])
+
+    def _shared(self, servers: int) -> Iterator[Shape]:
+        """Shapes in which trainers serve as well: where there are too few machines for both."""
+        chosen = tuple(node for node in self.trainers if node.may_serve)[:servers]
+        if len(chosen) == servers:
+            yield from self._with_sync(chosen, (), self.trainers)
 
     def _sync_counts(self) -> tuple[int, ...]:
         """No sync server (one group), or as many as asked for, or a few: more are tried only where one binds."""

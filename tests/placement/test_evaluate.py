@@ -222,7 +222,7 @@ def test_twice_every_time_is_twice_the_step(seed: int) -> None:
     problem = random_group(seed)
     tags = baselines(Contracted(problem))[seed % 5].tags
 
-    def half(n):  # noqa: ANN001, ANN202
+    def half(n):
         return replace(
             n,
             kind="half",

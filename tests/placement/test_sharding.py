@@ -1,0 +1,172 @@
+"""Table sharding: tiling, balance, memory, bounds, and the public inputs."""
+
+from __future__ import annotations
+
+import csv
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models.costs import CostTable, PhaseCost, TableCost
+from cost_models.roofline import roofline_costs
+from placement.cuts import candidates, cut_count, fewest_cuts
+from placement.errors import DoesNotFit
+from placement.plan import Plan, Shard
+from placement.sharding import ShardingResult, packing_bound, shard_tables
+from problem.expand import lookup
+from problem.graph import Graph
+from problem.model import EmbeddingTable, Model
+from tests.instances import nodes
+
+GIB = 2**30
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+
+
+def _model(tables: list[EmbeddingTable]) -> Model:
+    return Model("tables", Graph(tuple(lookup(table) for table in tables)), tuple(tables))
+
+
+def _shard(tables: list[EmbeddingTable], servers: int, memory: int, **options: float) -> ShardingResult:
+    model, machines = _model(tables), nodes(servers, memory_bytes=memory)
+    return shard_tables(model, 128, machines, roofline_costs(model, 128, machines[0]), **options)  # type: ignore[arg-type]
+
+
+def _check_tiling(tables: list[EmbeddingTable], shards: tuple[Shard, ...], servers: int) -> None:
+    """The plan's own check: every row exactly once."""
+    machines = nodes(servers)
+    Plan(_model(tables), (machines[:1],), machines, 1, {}, shards)
+
+
+@pytest.mark.parametrize("servers", range(1, 8))
+def test_tables_with_few_rows_on_any_number_of_servers(servers: int) -> None:
+    """Tables of 4091, 1, 3 and 2 rows are tiled over one to seven servers."""
+    tables = [EmbeddingTable(f"t{rows}", rows, 16) for rows in (4091, 1, 3, 2)]
+    result = _shard(tables, servers, 10**9)
+    _check_tiling(tables, result.shards, servers)
+    assert result.bound_seconds <= result.max_load_seconds
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 5000), st.sampled_from([8, 64]), st.floats(0, 50)), min_size=1, max_size=12),
+    st.integers(1, 6),
+)
+def test_shards_tile_every_table(drawn: list[tuple[int, int, float]], servers: int) -> None:
+    """Whatever the tables, every row is on exactly one server, and the load is at least the bound."""
+    tables = [EmbeddingTable(f"t{i}", rows, dim, pooling) for i, (rows, dim, pooling) in enumerate(drawn)]
+    result = _shard(tables, servers, 10**9, deterministic_seconds=0.05)
+    _check_tiling(tables, result.shards, servers)
+    assert result.bound_seconds <= result.max_load_seconds * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_exhaustive_search_equals_the_sharding(seed: int) -> None:
+    """On small instances whose NICs bind (no cut can help) the balanced load is the best of all assignments."""
+    rows, servers = 100, 3
+    pooling = [float(1 + (seed * 7 + i * i * 3) % 11) for i in range(6)]
+    tables = [EmbeddingTable(f"t{i}", rows, 16, factor) for i, factor in enumerate(pooling)]
+    free = TableCost(PhaseCost(0.0), PhaseCost(0.0))
+    costs = CostTable(128, {}, {table.name: free for table in tables}, kind="tiny")
+    machines = nodes(servers)
+    arriving = [128 * 4 * (table.ids_per_sample + table.dim) / 1e9 for table in tables]
+    best = min(
+        max(sum(size for size, at in zip(arriving, choice, strict=True) if at == p) for p in range(servers))
+        for choice in product(range(servers), repeat=len(tables))
+    )
+    result = shard_tables(_model(tables), 128, machines, costs)
+    assert result.max_load_seconds == pytest.approx(best, rel=2e-3)
+    assert result.bound_seconds <= best * (1 + 1e-9)
+
+
+def test_table_larger_than_any_server_is_split_by_rows() -> None:
+    """A table of 954 GiB in fp16 on four servers of 256 GiB is cut into four."""
+    tables = [EmbeddingTable("item", 10**9, 512, dtype="fp16"), EmbeddingTable("user", 10**7, 512, dtype="fp16")]
+    result = _shard(tables, 4, 256 * GIB)
+    _check_tiling(tables, result.shards, 4)
+    assert len({shard.server for shard in result.shards if shard.table == "item"}) == 4
+
+
+def test_too_little_memory_names_table_and_server() -> None:
+    """On three such servers the error names the table, its size and the largest server."""
+    tables = [EmbeddingTable("item", 10**9, 512, dtype="fp16")]
+    with pytest.raises(DoesNotFit, match=r"'item' \(1,024,.*n0 with 274,877,906,944") as caught:
+        _shard(tables, 3, 256 * GIB)
+    assert caught.value.needed > caught.value.available
+
+
+def test_optimizer_state_counts() -> None:
+    """Adam keeps two more elements per parameter: a table that fits with SGD does not fit with it."""
+    plain = EmbeddingTable("t", 10**6, 64)
+    _shard([plain], 1, 300 * 10**6)
+    with pytest.raises(DoesNotFit):
+        _shard([EmbeddingTable("t", 10**6, 64, optimizer="adam")], 1, 300 * 10**6)
+
+
+def test_buffers_of_sessions_count() -> None:
+    """A thousand sessions need more memory on a server than one."""
+    with pytest.raises(DoesNotFit):
+        _shard([EmbeddingTable("t", 10**6, 64)], 1, 300 * 10**6, sessions=10_000)
+
+
+def test_tables_without_cost_are_spread_by_memory() -> None:
+    """Eight tables that cost nothing go two to each of four servers."""
+    tables = [EmbeddingTable(f"t{i}", 1000, 16) for i in range(8)]
+    free = TableCost(PhaseCost(0.0), PhaseCost(0.0))
+    costs = CostTable(1, {}, {table.name: free for table in tables}, kind="tiny")
+    result = shard_tables(_model(tables), 1, nodes(4), costs, local=True)
+    assert sorted(shard.server for shard in result.shards) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_600_equal_tables_are_balanced_exactly() -> None:
+    """600 equal tables on 8 servers: 75 each, and the bound proves it."""
+    tables = [EmbeddingTable(f"t{i}", 10**7, 64, 20) for i in range(600)]
+    result = _shard(tables, 8, 500 * GIB)
+    counts = [sum(shard.server == p for shard in result.shards) for p in range(8)]
+    assert counts == [75] * 8
+    assert result.max_load_seconds == pytest.approx(result.bound_seconds, rel=1e-9)
+
+
+def test_public_plan_of_1935_tables() -> None:
+    """The public list of 1,935 tables over 16 servers: within 1 % of the bound."""
+    path = SHARED / "inputs" / "torchrec_plan" / "meta_1935_tables_plan.csv"
+    if not path.exists():
+        pytest.skip("the shared inputs are not beside the repository")
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    tables = [
+        EmbeddingTable(
+            f"{row['table']}/{i}", int(row["hash_size"]), int(row["emb_dim"]), float(row["sum_pooling_factor"])
+        )
+        for i, row in enumerate(rows)
+    ]
+    total = sum(table.total_bytes for table in tables)
+    result = _shard(tables, 16, int(1.3 * total / 16))
+    _check_tiling(tables, result.shards, 16)
+    assert result.max_load_seconds <= 1.01 * result.bound_seconds
+
+
+def test_fewest_cuts_by_hand() -> None:
+    """Three tables on two servers, perfectly balanced: one cut. Four tables on two servers: none. Two on three: two."""
+    assert cut_count(fewest_cuts(3, 2, 1.5) or ()) == 1
+    assert cut_count(fewest_cuts(4, 2, 2.0) or ()) == 0
+    assert cut_count(fewest_cuts(2, 3, 2 / 3) or ()) == 2
+    assert fewest_cuts(4, 2, 1.5) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 8))
+def test_more_room_on_a_server_never_needs_more_cuts(tables: int, servers: int) -> None:
+    """The fewest cuts fall as servers may take more, down to none when one server may take a fair whole number."""
+    cuts = [cut_count(fewest_cuts(tables, servers, room) or ()) for room in candidates(tables, servers)]
+    assert cuts == sorted(cuts, reverse=True)
+    assert cuts[-1] == 0
+
+
+def test_packing_bound_by_hand() -> None:
+    """Three of 6 in two bins: some bin holds two of them. Never above the exhaustive optimum."""
+    assert packing_bound([6.0, 6.0, 6.0], 2) == 12.0
+    assert packing_bound([5.0, 4.0, 3.0], 3) == 5.0
+    assert packing_bound([], 3) == 0.0
