@@ -68,12 +68,14 @@ def check_supported(model: Model) -> None:
     Raises
     ------
     UnsupportedModel
-        On an operator without a kernel, more than one dense input, not exactly one loss, or an optimizer or table type
-        that is not implemented.
+        On an operator without a kernel or a way to the loss, more than one dense input, not exactly one loss, or an
+        optimizer or table type that is not implemented.
     """
     for op in model.graph:
         if op.kind is Kind.FIXED:
             raise UnsupportedModel(f"operator {op.name!r} is known by its costs only; it can be planned, not executed")
+        if op.kind is not Kind.LOSS and model.graph.needs_gradient[op.name] and not model.graph.consumers[op.name]:
+            raise UnsupportedModel(f"operator {op.name!r} leads to no loss: nothing consumes its output")
         layout(op)
     kinds = [op.kind for op in model.graph]
     if kinds.count(Kind.DENSE_INPUT) > 1 or kinds.count(Kind.LOSS) != 1:

@@ -19,7 +19,7 @@ from problem.graph import Graph, Kind, Operator
 from programs.instructions import Recv, Send
 from programs.transform import transform
 from programs.workers import workers
-from tests.executor.tiny import dlrm, tables
+from tests.executor.tiny import dlrm, linear, tables
 from tests.programs import plans
 
 pytestmark = pytest.mark.timeout(30)
@@ -178,6 +178,21 @@ def test_a_model_without_kernels_is_refused_before_anything_starts() -> None:
     graph = Graph((*model.graph.operators, Operator("imported", Kind.FIXED, ("dense",), 2)))
     plan = plans.plan(dataclasses.replace(model, graph=graph))
     with pytest.raises(UnsupportedModel, match="'imported' is known by its costs only"):
+        run(plan, RunOptions(steps=1))
+
+
+@pytest.mark.parametrize(
+    "loose",
+    [linear("loose", "dense", 3, 2), Operator("loose", Kind.LOOKUP, width=4, table="t1")],
+    ids=["layer", "lookup"],
+)
+def test_bug_an_operator_that_leads_to_no_loss_is_refused(loose: Operator) -> None:
+    """A layer or table whose output nobody consumes has no gradient: it failed with a KeyError in a worker."""
+    model = dlrm([3, 4], tables(2, 9, 4)[:1], [1])
+    plan = plans.plan(
+        dataclasses.replace(model, graph=Graph((*model.graph.operators, loose)), tables=tuple(tables(2, 9, 4)))
+    )
+    with pytest.raises(UnsupportedModel, match="'loose' leads to no loss: nothing consumes its output"):
         run(plan, RunOptions(steps=1))
 
 
