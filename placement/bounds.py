@@ -23,7 +23,7 @@ from placement.loads import fixed_tally, runs_backward
 from placement.nets import RANK, Contracted
 from placement.plan import Tag
 from placement.shapes import Shape, Side
-from placement.sharding import Sharding
+from placement.shard_state import Sharding
 from problem.model import EmbeddingTable, Model
 
 

@@ -26,7 +26,7 @@ from placement.nets import Contracted
 from placement.plan import DP, Plan, Shard, Tag
 from placement.result import BaselineValue, CurvePoint, PlacementResult, PointStatus
 from placement.shapes import THREADS_PER_CORE, Shape, Shapes, SolveOptions, sync_of, usable
-from placement.sharding import shard_tables
+from placement.sharding import ShardingOptions, shard_tables
 from placement.solve import PRECISION, GroupSolution, Limits, solve_group
 from problem.cluster import Cluster, Node
 from problem.errors import BadInput
@@ -160,22 +160,19 @@ class _Search:
     def _shards(self, shape: Shape) -> tuple[Shard, ...]:
         """Shard the tables over the servers of a shape."""
         steps = len(shape.groups) * shape.ranks
-        return shard_tables(
-            self.model,
-            self.batch,
-            shape.servers,
-            self.costs,
+        options = ShardingOptions(
             sessions=steps * self.hogwild,
             local=self.local,
+            deterministic_seconds=0.5,
             enough_seconds=shape.bound_seconds / steps,
             per_server=shape.per_server,
             score=lambda shards, _: evaluate(self._problems(shape, shards)[0], self.all_dp).seconds,
-            deterministic_seconds=0.5,
-        ).shards
+        )
+        return shard_tables(self.model, self.batch, shape.servers, self.costs, options).shards
 
     def _limits(self) -> Limits:
         gap = self.options.gap / 2
-        return Limits(gap=gap, deadline=self.deadline, deterministic_seconds=5.0, rounds=40, seed=self.options.seed)
+        return Limits(gap=gap, deadline=self.deadline, deterministic_seconds=5.0, rounds=20, seed=self.options.seed)
 
     def _problems(self, shape: Shape, shards: tuple[Shard, ...]) -> tuple[GroupProblem, ...]:
         links = server_links(self.model, self.batch, shape.servers, shards, self.costs)

@@ -130,7 +130,7 @@ def test_bounds_hold_for_what_is_solved() -> None:
 
 def test_elp_limit_holds() -> None:
     """No plan exceeds the example-level parallelism that was allowed."""
-    result = _solve(_model(), nodes(8), replace(QUICK, hogwild=2, max_elp=600))
+    result = _solve(_model(), nodes(8), replace(QUICK, hogwild=2, max_elp=600, gap=0.01))
     assert result.plan.elp <= 600
 
 

@@ -15,7 +15,8 @@ from cost_models.roofline import roofline_costs
 from placement.cuts import candidates, cut_count, fewest_cuts
 from placement.errors import DoesNotFit
 from placement.plan import Plan, Shard
-from placement.sharding import ShardingResult, packing_bound, shard_tables
+from placement.shard_state import packing_bound
+from placement.sharding import ShardingOptions, ShardingResult, shard_tables
 from problem.expand import lookup
 from problem.graph import Graph
 from problem.model import EmbeddingTable, Model
@@ -29,9 +30,11 @@ def _model(tables: list[EmbeddingTable]) -> Model:
     return Model("tables", Graph(tuple(lookup(table) for table in tables)), tuple(tables))
 
 
-def _shard(tables: list[EmbeddingTable], servers: int, memory: int, **options: float) -> ShardingResult:
+def _shard(
+    tables: list[EmbeddingTable], servers: int, memory: int, options: ShardingOptions | None = None
+) -> ShardingResult:
     model, machines = _model(tables), nodes(servers, memory_bytes=memory)
-    return shard_tables(model, 128, machines, roofline_costs(model, 128, machines[0]), **options)  # type: ignore[arg-type]
+    return shard_tables(model, 128, machines, roofline_costs(model, 128, machines[0]), options)
 
 
 def _check_tiling(tables: list[EmbeddingTable], shards: tuple[Shard, ...], servers: int) -> None:
@@ -57,7 +60,7 @@ def test_tables_with_few_rows_on_any_number_of_servers(servers: int) -> None:
 def test_shards_tile_every_table(drawn: list[tuple[int, int, float]], servers: int) -> None:
     """Whatever the tables, every row is on exactly one server, and the load is at least the bound."""
     tables = [EmbeddingTable(f"t{i}", rows, dim, pooling) for i, (rows, dim, pooling) in enumerate(drawn)]
-    result = _shard(tables, servers, 10**9, deterministic_seconds=0.05)
+    result = _shard(tables, servers, 10**9, ShardingOptions(deterministic_seconds=0.05))
     _check_tiling(tables, result.shards, servers)
     assert result.bound_seconds <= result.max_load_seconds * (1 + 1e-12)
 
@@ -108,7 +111,7 @@ def test_optimizer_state_counts() -> None:
 def test_buffers_of_sessions_count() -> None:
     """A thousand sessions need more memory on a server than one."""
     with pytest.raises(DoesNotFit):
-        _shard([EmbeddingTable("t", 10**6, 64)], 1, 300 * 10**6, sessions=10_000)
+        _shard([EmbeddingTable("t", 10**6, 64)], 1, 300 * 10**6, ShardingOptions(sessions=10_000))
 
 
 def test_tables_without_cost_are_spread_by_memory() -> None:
@@ -116,7 +119,7 @@ def test_tables_without_cost_are_spread_by_memory() -> None:
     tables = [EmbeddingTable(f"t{i}", 1000, 16) for i in range(8)]
     free = TableCost(PhaseCost(0.0), PhaseCost(0.0))
     costs = CostTable(1, {}, {table.name: free for table in tables}, kind="tiny")
-    result = shard_tables(_model(tables), 1, nodes(4), costs, local=True)
+    result = shard_tables(_model(tables), 1, nodes(4), costs, ShardingOptions(local=True))
     assert sorted(shard.server for shard in result.shards) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
