@@ -42,11 +42,22 @@ class Bounds:
         By operator.
     local : bool
         Whether all machines are on one host.
+    all_used : bool
+        Whether every server of a shape may be taken to hold shards: fewer used servers are another shape.
     """
 
     def __init__(
-        self, model: Model, costs: CostTable, batch: int, hogwild: int, pins: Mapping[str, Tag], *, local: bool
+        self,
+        model: Model,
+        costs: CostTable,
+        batch: int,
+        hogwild: int,
+        pins: Mapping[str, Tag],
+        *,
+        local: bool,
+        all_used: bool = True,
     ) -> None:
+        self.all_used = all_used
         self.model, self.costs, self.batch, self.hogwild, self.local = model, costs, batch, hogwild, local
         self.pins = pins
         self.equal_tables = len({replace(table, name="") for table in model.tables}) == 1
@@ -196,7 +207,7 @@ class Bounds:
             for size in (ids_bytes, pooled_bytes)
         )
         shards = max(sum(n for _, n in parts), len(self.model.tables) + cuts)
-        count = max(1, min(len(shape.servers), shards))
+        count = max(1, min(len(shape.servers), shards)) if self.all_used or not shape.servers else 1
         links = tuple(
             ServerLink(node, (), ids // count, pooled // count, PhaseCost(), PhaseCost())
             for node in shape.servers[:count]

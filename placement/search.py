@@ -98,7 +98,15 @@ class _Search:
         self.costs = costs_for(self.batch, reference)
         self.local = cluster.is_local
         self.all_dp = dict.fromkeys((op.name for op in model.graph if op.kind is not Kind.LOOKUP), DP)
-        self.bounds = Bounds(model, self.costs, self.batch, self.hogwild, self.options.pins, local=self.local)
+        self.bounds = Bounds(
+            model,
+            self.costs,
+            self.batch,
+            self.hogwild,
+            self.options.pins,
+            local=self.local,
+            all_used=options.servers is None,
+        )
         self.shapes = Shapes(model, cluster, self.costs, self.options, self.batch, self.hogwild)
         self.solved: list[Solved] = []
         self.refused: list[DoesNotFit] = []

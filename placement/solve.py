@@ -114,12 +114,20 @@ def solve_group(contracted: Contracted, limits: Limits = DEFAULT_LIMITS, floor_s
     found = GroupSolution(bound_seconds=floor_seconds, baselines=baselines(contracted))
     for baseline in found.baselines:
         _offer(found, contracted, baseline.tags, baseline.evaluation)
+    try:
+        _search(found, contracted, limits)
+    except KeyboardInterrupt:
+        found.interrupted = True
+    return found
+
+
+def _search(found: GroupSolution, contracted: Contracted, limits: Limits) -> None:
+    """Improve on the baselines and prove a bound."""
     _polish(found, contracted, limits)
     if found.evaluation is None and not _first_fit(found, contracted, limits):
-        return found
+        return
     if found.seconds > 0 and not found.within(limits.gap):
         _prove(found, contracted, limits)
-    return found
 
 
 def _key(contracted: Contracted, tags: Mapping[str, Tag]) -> tuple[Tag, ...]:
@@ -185,15 +193,22 @@ def _solver(limits: Limits, spent: float) -> cp_model.CpSolver:
 def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, bool]:
     """Run the solver in a thread of its own, so that Ctrl-C reaches this one; return its status and whether it came."""
     status: list[cp_model.CpSolverStatus] = []
-    thread = threading.Thread(target=lambda: status.append(solver.solve(model)), daemon=True)
-    thread.start()
-    interrupted = False
-    while thread.is_alive():
+    done, interrupted = threading.Event(), False
+
+    def work() -> None:
         try:
-            thread.join()
+            status.append(solver.solve(model))
+        finally:
+            done.set()
+
+    threading.Thread(target=work).start()
+    while not done.is_set():
+        try:
+            done.wait(0.05 if interrupted else None)
+            if interrupted:
+                solver.stop_search()
         except KeyboardInterrupt:
             interrupted = True
-            solver.stop_search()
     return (status[0] if status else cp_model.UNKNOWN), interrupted
 
 

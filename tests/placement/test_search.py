@@ -322,3 +322,29 @@ def test_all_dp_with_a_fast_network() -> None:
     """With a fast network and few parameters everything is data-parallel."""
     result = _solve(_model(batch=2048), nodes(4, nic_bytes_per_second=1e12))
     assert set(result.plan.tags.values()) == {DP}
+
+
+def test_interruption_returns_the_best_plan() -> None:
+    """Ctrl-C while the solver runs ends the search with the best plan found and a bound that holds."""
+    script = """
+import os, signal, threading
+from placement.search import solve
+from placement.shapes import SolveOptions
+from cost_models.roofline import roofline_costs
+from problem.cluster import Cluster
+from tests.instances import nodes
+from tests.placement.test_search import _model
+import placement.solve as inner
+run = inner._run
+def hit(*args):
+    threading.Timer(0.01, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    return run(*args)
+inner._run = hit
+model = _model()
+options = SolveOptions(hogwild=2, gap=0.0, time_limit_seconds=60)
+result = solve(model, Cluster("c", nodes(8)), lambda batch, node: roofline_costs(model, batch, node), options)
+print(result.interrupted, result.objective > 0, result.bound >= result.objective)
+"""
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, check=True, text=True)
+    assert done.stdout.split() == ["True", "True", "True"]
