@@ -16,6 +16,7 @@ from problem.cluster import Node
 from problem.graph import Kind
 from programs.instructions import AllReduce, Instruction, Recv, Send, SyncStep
 from programs.transform import JobPrograms
+from simulator.conditions import UNDISTURBED, Conditions
 from simulator.machines import Sharing
 
 
@@ -45,10 +46,15 @@ class Folding:
 UNFOLDED = Folding()
 
 
-def strongest(plan: Plan, sharing: Sharing) -> Folding:
-    """Return all the folding that the plan allows."""
-    groups = len(plan.groups) if groups_fold(plan, sharing) else 1
-    ranks = plan.ranks if ranks_fold(plan, sharing) else 1
+def strongest(plan: Plan, sharing: Sharing, conditions: Conditions = UNDISTURBED) -> Folding:
+    """Return all the folding that the plan and what disturbs it allow.
+
+    Nodes that differ forbid all of it; workers that differ forbid that one rank stands for others, which wait for the
+    slowest.
+    """
+    groups = len(plan.groups) if groups_fold(plan, sharing) and not conditions.nodes_differ else 1
+    alike = not conditions.nodes_differ and not conditions.workers_differ
+    ranks = plan.ranks if alike and ranks_fold(plan, sharing) else 1
     return Folding(groups, ranks, merged=True)
 
 

@@ -15,7 +15,7 @@ from simulator.engine import Engine
 from simulator.errors import Deadlock
 from simulator.lowering import Lowering
 from simulator.network import Network
-from simulator.primitives import Await, Emit, EveryGap, Mailbox, Meeting, Message, Part, Primitive, Work
+from simulator.primitives import Await, Emit, EveryGap, Mailbox, Meeting, Message, Part, Primitive, Read, Work
 from simulator.runner import Runner, Shadow, SyncServer
 
 
@@ -36,6 +36,11 @@ class Interpreter:
         Whether to keep the end of every instruction.
     on_step : callable
         Called with a runner at the end of each of its steps, shadow workers left out.
+
+    Attributes
+    ----------
+    steps : int
+        Steps that every session makes; :meth:`finish` may lower it.
     """
 
     def __init__(
@@ -47,7 +52,7 @@ class Interpreter:
         record: bool,
         on_step: Callable[[Runner], None],
     ) -> None:
-        self._steps = steps
+        self.steps = steps
         self._engine, self._network, self._lowering = engine, network, lowering
         self._record, self._on_step = record, on_step
         self._runners: tuple[Runner, ...] = ()
@@ -61,6 +66,7 @@ class Interpreter:
             Emit: self._emit,
             Await: self._await,
             EveryGap: self._every_gap,
+            Read: self._read,
         }
 
     def run(
@@ -98,6 +104,10 @@ class Interpreter:
             self._engine.at(offset, self._begin, runner)
         if not self._engine.run():
             raise Deadlock(tuple(self._waits()))
+
+    def finish(self) -> None:
+        """Let every session end after the step that the foremost is in."""
+        self.steps = min(self.steps, 1 + max(runner.step for runner in self._runners))
 
     # ---- going on
 
@@ -148,7 +158,7 @@ class Interpreter:
         self._on_step(runner)
         for shadow in self._paced.get(runner, ()):
             self._exchange_if_due(shadow)
-        if runner.step < self._steps:
+        if runner.step < self.steps:
             runner.begin_step(self._engine.now)
             return True
         runner.finished = True
@@ -219,6 +229,14 @@ class Interpreter:
         if (runner.step + 1) % every.gap:
             runner.position += every.skip
         return True
+
+    def _read(self, runner: Runner, read: Read) -> bool:
+        ready, now = read.reader.take(self._engine.now), self._engine.now
+        if ready <= now:
+            return True
+        runner.split[Part.READER] += ready - now
+        self._engine.at(ready, self._go_on, runner)
+        return False
 
     # ---- synchronisation between groups
 

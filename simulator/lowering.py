@@ -32,7 +32,7 @@ from programs.workers import Worker
 from simulator.engine import to_ns
 from simulator.folding import UNFOLDED, Folding
 from simulator.machines import Machine
-from simulator.primitives import Await, Emit, EveryGap, Mailbox, Meeting, Part, Primitive, Work
+from simulator.primitives import Await, Emit, EveryGap, Mailbox, Meeting, Part, Primitive, Read, Reader, Work
 
 
 class Lowering:
@@ -48,11 +48,19 @@ class Lowering:
         By node name.
     folding : Folding
         What is simulated once for many.
+    readers : Mapping of str to Reader
+        By node name, readers that may be too slow.
     """
 
     def __init__(
-        self, plan: Plan, costs: CostTable, machines: Mapping[str, Machine], folding: Folding = UNFOLDED
+        self,
+        plan: Plan,
+        costs: CostTable,
+        machines: Mapping[str, Machine],
+        folding: Folding = UNFOLDED,
+        readers: Mapping[str, Reader] | None = None,
     ) -> None:
+        self._readers = readers or {}
         self._plan, self._costs, self._machines, self._folding = plan, costs, machines, folding
         self._mailboxes: dict[tuple[Any, ...], Mailbox] = {}
         self._meetings: dict[tuple[Any, ...], Meeting] = {}
@@ -94,6 +102,8 @@ class Lowering:
             case SyncStep():
                 yield from self._sync(worker, instruction)
             case _:
+                if isinstance(instruction, NextBatch) and worker.node.name in self._readers:
+                    yield Read(self._readers[worker.node.name])
                 yield self._local(worker, instruction)
 
     def _local(self, worker: Worker, instruction: Instruction) -> Work:
@@ -249,7 +259,8 @@ class Lowering:
         yield self._work(worker, self._costs.message.receive(size))
 
     def _work(self, worker: Worker, seconds: float, traffic_bytes: float = 0.0) -> Work:
-        return Work(to_ns(seconds * self._costs.slowdown(worker.node)), traffic_bytes)
+        slowness = self._machines[worker.node.name].slowness * self._costs.slowdown(worker.node)
+        return Work(to_ns(seconds * slowness), traffic_bytes)
 
     def _phase(self, worker: Worker, cost: PhaseCost) -> Work:
         return self._work(worker, cost.core_seconds, cost.traffic_bytes)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from placement.plan import Plan
 from problem.cluster import Node
@@ -24,6 +24,21 @@ class Sharing(StrEnum):
     NODE = "node"  # a cluster: the workers of a node share that node's
     HOST = "host"  # wall clock of nodes on one host: all their workers share that host's
     NONE = "none"  # cpu clock: every worker has a core of its own, core-seconds are all that counts
+
+
+class Resource(Protocol):
+    """What jobs share: ``simulator.shared`` and ``simulator.fifo`` say how."""
+
+    capacity: float
+
+    def __init__(self, engine: Engine, capacity: float, limit: float) -> None:
+        """Work per nanosecond of all jobs together, and of one job at most."""
+
+    def served(self) -> float:
+        """Work done so far."""
+
+    def add(self, work: float, then: Callable[[Any], None], argument: Any) -> None:
+        """Start a job; ``then(argument)`` is called when its work is done."""
 
 
 def default_sharing(plan: Plan) -> Sharing:
@@ -63,10 +78,12 @@ class Machine:
         Its number, also in the network.
     node : Node
         What it is.
-    cores : SharedResource
+    cores : Resource
         Work in nanoseconds of one core.
-    memory : SharedResource or None
+    memory : Resource or None
         Work in bytes; None where the memory bandwidth cannot bind or is not shared.
+    slowness : float
+        What core times are multiplied by here.
     share : float
         Part of the machine that the simulated groups may use (1/G where one group stands for G).
     workers : int
@@ -77,9 +94,10 @@ class Machine:
 
     index: int
     node: Node
-    cores: SharedResource
-    memory: SharedResource | None
+    cores: Resource
+    memory: Resource | None
     share: float = 1.0
+    slowness: float = 1.0
     workers: int = 0
     traffic_bytes: float = field(default=0.0)
 
@@ -111,7 +129,13 @@ class Machine:
         return self.traffic_bytes if self.memory is None else self.memory.served()
 
 
-def build_machines(engine: Engine, nodes: Iterable[Node], sharing: Sharing, share: dict[str, float]) -> list[Machine]:
+def build_machines(
+    engine: Engine,
+    nodes: Iterable[Node],
+    sharing: Sharing,
+    share: dict[str, float],
+    resource: type[Resource] = SharedResource,
+) -> list[Machine]:
     """Build the machines of the nodes.
 
     Parameters
@@ -124,8 +148,10 @@ def build_machines(engine: Engine, nodes: Iterable[Node], sharing: Sharing, shar
         Who shares what. Nodes of one host are alike; with ``HOST`` its cores and bandwidth are those of its largest.
     share : dict of str to float
         By node name, the part of it that may be used; 1 where missing.
+    resource : type
+        How jobs share a capacity.
     """
-    pools: dict[str, tuple[SharedResource, SharedResource | None]] = {}
+    pools: dict[str, tuple[Resource, Resource | None]] = {}
     machines = []
     every = tuple(nodes)
     for index, node in enumerate(every):
@@ -133,17 +159,17 @@ def build_machines(engine: Engine, nodes: Iterable[Node], sharing: Sharing, shar
         part = share.get(node.name, 1.0)
         if key not in pools:
             alike = [n for n in every if n.host == node.host] if sharing is Sharing.HOST else [node]
-            pools[key] = _pool(engine, alike, sharing, part)
+            pools[key] = _pool(engine, alike, sharing, part, resource)
         machines.append(Machine(index, node, *pools[key], part))
     return machines
 
 
 def _pool(
-    engine: Engine, nodes: list[Node], sharing: Sharing, part: float
-) -> tuple[SharedResource, SharedResource | None]:
+    engine: Engine, nodes: list[Node], sharing: Sharing, part: float, resource: type[Resource]
+) -> tuple[Resource, Resource | None]:
     if sharing is Sharing.NONE:
-        return SharedResource(engine, math.inf, 1.0), None
+        return resource(engine, math.inf, 1.0), None
     cores = part * max(node.cores for node in nodes)
     memory = part * max(node.memory_bandwidth_bytes_per_second for node in nodes) / NANOSECONDS
-    bandwidth = None if math.isinf(memory) else SharedResource(engine, memory, memory)
-    return SharedResource(engine, cores, 1.0), bandwidth
+    bandwidth = None if math.isinf(memory) else resource(engine, memory, memory)
+    return resource(engine, cores, 1.0), bandwidth

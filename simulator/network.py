@@ -1,7 +1,8 @@
 """The network between machines: flows that share NICs max-min fairly, at flow level.
 
 Each machine has a NIC with a transmit and a receive side (full duplex). A message is a flow that crosses the transmit
-side of its sender and the receive side of its receiver; it arrives ``latency`` (the sender's) after its last byte left.
+side of its sender, the uplinks of both racks if these differ, and the receive side of its receiver; it arrives
+``latency`` (the sender's) after its last byte left.
 Rates are max-min fair (progressive filling: Bertsekas and Gallager, Data Networks, 1992, section 6.5.2) and are worked
 out once per instant, after everything that ends or starts at that instant.
 
@@ -27,13 +28,15 @@ Delivery = tuple[Callable[[Any], None], Any, int]  # what to call on arrival, wi
 class Nic:
     """A NIC: rate of each direction and one-way latency; machines with the same ``host`` do not use it among them.
 
-    ``twins``: the machine stands for several alike; what it sends to itself goes to a twin, through the NIC.
+    ``twins``: the machine stands for several alike; what it sends to itself goes to a twin, through the NIC. ``rack``: index
+    of its rack, -1 for a place at the core of the network.
     """
 
     host: str
     bytes_per_second: float
     latency_seconds: float
     twins: bool = False
+    rack: int = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -42,22 +45,23 @@ class _Class:
 
     source: int
     target: int
+    path: tuple[int, ...]
     rate: float = 0.0  # bytes per nanosecond and flow
     clock: float = 0.0  # bytes that each active flow got since the class was last empty
     served: float = 0.0  # bytes that all flows got, ever
     flows: list[tuple[float, int, Delivery]] = field(default_factory=list)  # heap: clock at the end, sequence
 
 
-def max_min_rates(flows: Sequence[tuple[int, int, int]], capacity: Sequence[float]) -> list[float]:
-    """Max-min fair rates of classes of flows, each crossing two links.
+def max_min_rates(flows: Sequence[tuple[int, ...]], capacity: Sequence[float]) -> list[float]:
+    """Max-min fair rates of classes of flows.
 
     Progressive filling: the link with the smallest fair share fixes the flows that cross it; the rest share what is
     left. Of equal shares the link with the smaller index goes first (the rates do not depend on it).
 
     Parameters
     ----------
-    flows : sequence of (int, int, int)
-        For each class: first link, second link, number of flows (at least 1).
+    flows : sequence of tuple of int
+        For each class: the links that it crosses, each once, then the number of flows (at least 1).
     capacity : sequence of float
         Rate of each link.
 
@@ -69,11 +73,10 @@ def max_min_rates(flows: Sequence[tuple[int, int, int]], capacity: Sequence[floa
     rates = [-1.0] * len(flows)
     crossing: list[list[int]] = [[] for _ in capacity]
     weight = [0] * len(capacity)
-    for index, (first, second, count) in enumerate(flows):
-        crossing[first].append(index)
-        crossing[second].append(index)
-        weight[first] += count
-        weight[second] += count
+    for index, (*links, count) in enumerate(flows):
+        for link in links:
+            crossing[link].append(index)
+            weight[link] += count
     shares = {link: capacity[link] / count for link, count in enumerate(weight) if count}
     while shares:
         link = min(shares, key=shares.__getitem__)
@@ -82,16 +85,22 @@ def max_min_rates(flows: Sequence[tuple[int, int, int]], capacity: Sequence[floa
             if rates[index] >= 0.0:
                 continue
             rates[index] = share
-            first, second, count = flows[index]
-            other = second if first == link else first
-            rest = weight[other] - count
-            if rest:  # what is left never falls below the share just given: rounding must not make a rate zero
-                left = (shares[other] * weight[other] - share * count) / rest
-                shares[other] = left if left > share else share
-            else:
-                shares.pop(other, None)
-            weight[other] = rest
+            *links, count = flows[index]
+            for other in links:
+                if other != link:
+                    _take(other, share, count, shares, weight)
     return rates
+
+
+def _take(link: int, share: float, count: int, shares: dict[int, float], weight: list[int]) -> None:
+    """Take flows whose rate is fixed off a link; what is left never falls below ``share``: no rate rounds to zero."""
+    rest = weight[link] - count
+    if rest:
+        left = (shares[link] * weight[link] - share * count) / rest
+        shares[link] = left if left > share else share
+    else:
+        shares.pop(link, None)
+    weight[link] = rest
 
 
 class Network:
@@ -103,6 +112,8 @@ class Network:
         The clock.
     nics : sequence of Nic
         One per machine; machines are known by their index.
+    uplinks : sequence of float
+        Bytes per second of each rack's uplink, in each direction.
 
     Attributes
     ----------
@@ -110,13 +121,16 @@ class Network:
         Bytes of all messages handed over and delivered so far, those within a host included.
     """
 
-    def __init__(self, engine: Engine, nics: Sequence[Nic]) -> None:
+    def __init__(self, engine: Engine, nics: Sequence[Nic], uplinks: Sequence[float] = ()) -> None:
         self._engine, self._nics = engine, tuple(nics)
         rates = [nic.bytes_per_second / NANOSECONDS for nic in nics]
-        self._capacity = rates + rates  # links: transmit sides, then receive sides
+        racks = [rate / NANOSECONDS for rate in uplinks]
+        self._racks = len(racks)
+        self._capacity = rates * 2 + racks * 2  # links: transmit sides, receive sides, uplinks up, uplinks down
         self._latency = [to_ns(nic.latency_seconds) for nic in nics]
         self._classes: dict[tuple[int, int], _Class] = {}
         self._active: dict[tuple[int, int], _Class] = {}
+        self._ideal: dict[tuple[int, int], tuple[int, float]] = {}  # latency, rate of the slowest link
         self._since = 0  # time at which the clocks of the classes were brought up to date
         self._sequence = 0
         self._token = 0  # an end event with another token is stale
@@ -130,11 +144,26 @@ class Network:
             return not self._nics[source].twins
         return self._nics[source].host == self._nics[target].host
 
+    def path(self, source: int, target: int) -> tuple[int, ...]:
+        """Links that a message between two machines crosses."""
+        machines, here, there = len(self._nics), self._nics[source].rack, self._nics[target].rack
+        up = (2 * machines + here,) if here >= 0 and here != there else ()
+        down = (2 * machines + self._racks + there,) if there >= 0 and here != there else ()
+        return (source, *up, *down, machines + target)
+
+    def rate(self, link: int) -> float:
+        """Bytes per nanosecond of a link of a :meth:`path`."""
+        return self._capacity[link]
+
     def ideal_ns(self, source: int, target: int, size_bytes: int) -> int:
-        """Nanoseconds that a message takes on an idle network: latency + bytes / the slower NIC."""
-        if self.is_local(source, target):
-            return 0
-        return self._latency[source] + round(size_bytes / min(self._capacity[source], self._capacity[target]))
+        """Nanoseconds that a message takes on an idle network: latency + bytes / the slowest link."""
+        key = (source, target)
+        ideal = self._ideal.get(key)
+        if ideal is None:
+            slowest = min(self._capacity[link] for link in self.path(source, target))
+            ideal = (0, math.inf) if self.is_local(source, target) else (self._latency[source], slowest)
+            self._ideal[key] = ideal
+        return ideal[0] + round(size_bytes / ideal[1])
 
     def send(self, source: int, target: int, size_bytes: int, then: Callable[[Any], None], argument: Any) -> None:
         """Start a message; ``then(argument)`` is called when it has arrived (at once, within a host)."""
@@ -165,7 +194,10 @@ class Network:
         key = (source, target)
         flows = self._active.get(key)
         if flows is None:
-            flows = self._active[key] = self._classes.setdefault(key, _Class(source, target))
+            flows = self._classes.get(key)
+            if flows is None:
+                flows = self._classes[key] = _Class(source, target, self.path(source, target))
+            self._active[key] = flows
         self._sequence += 1
         heappush(flows.flows, (flows.clock + size_bytes, self._sequence, delivery))
         self._settle_later()
@@ -195,8 +227,8 @@ class Network:
         self._token += 1
         if not self._active:
             return
-        machines, active = len(self._nics), list(self._active.values())
-        links = [(c.source, machines + c.target, len(c.flows)) for c in active]
+        active = list(self._active.values())
+        links = [(*c.path, len(c.flows)) for c in active]
         soonest, first = math.inf, active[0]
         for flows, rate in zip(active, max_min_rates(links, self._capacity), strict=True):
             flows.rate = rate

@@ -11,6 +11,9 @@ from simulator.runner import Runner
 from simulator.scenario import Scenario
 from simulator.usage import Snapshot, snapshot
 
+#: Steps after the warm-up before which a run is not ended early: four batches of two (3 degrees of freedom, t = 3.2).
+ENOUGH_STEPS = 8
+
 
 class Observer:
     """Runs a scenario and watches it.
@@ -20,11 +23,14 @@ class Observer:
     scenario : Scenario
         What is run.
     steps : int
-        Steps of every session.
+        Steps of every session, at most.
     warmup : int
         Steps left out of the figures.
     record : bool
         Whether to keep the end of every instruction.
+
+    precision : float or None
+        Half width of the interval, relative to the throughput, at which the run may end before all steps are made.
 
     Attributes
     ----------
@@ -32,13 +38,22 @@ class Observer:
         Time split of each rank when its warm-up ended.
     """
 
-    def __init__(self, scenario: Scenario, steps: int, warmup: int, record: bool) -> None:
-        self.scenario, self.steps, self.warmup, self.record = scenario, steps, warmup, record
+    def __init__(
+        self, scenario: Scenario, steps: int, warmup: int, record: bool, precision: float | None = None
+    ) -> None:
+        self.scenario, self.warmup, self.record, self.precision = scenario, warmup, record, precision
+        self._steps_made = 0
+        self._finishing = False
         self.ranks = scenario.ranks()
         self.interpreter = Interpreter(scenario.engine, scenario.network, scenario.lowering, steps, record, self.step)
         self.splits: dict[Runner, list[int]] = {}
         self._begin = self.take_snapshot()
         self._end: Snapshot | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps that every session makes."""
+        return self.interpreter.steps
 
     def run(self) -> None:
         """Run to the end."""
@@ -77,3 +92,15 @@ class Observer:
                 self._begin = self.take_snapshot()
         if runner.step == self.steps and self._end is None:
             self._end = self.take_snapshot()
+        self._steps_made += 1
+        if self.precision is not None and self._steps_made % len(self.ranks) == 0:
+            self._finish_if_precise(self.precision)
+
+    def _finish_if_precise(self, precision: float) -> None:
+        """End the run when enough steps have been made and the interval is narrow enough."""
+        if self._finishing or min(rank.step for rank in self.ranks) < self.warmup + ENOUGH_STEPS:
+            return
+        rate, half_width = self.rates()
+        if half_width <= precision * rate:
+            self._finishing = True
+            self.interpreter.finish()

@@ -23,6 +23,7 @@ class Part(IntEnum):
     PEER = 3  # waiting for a node of the group that has not sent yet
     PS_QUEUE = 4  # waiting for an embedding server that has not answered yet
     SYNC = 5  # exchanging parameters between groups in the foreground
+    READER = 6  # waiting for the next batch
 
 
 @dataclass(slots=True, eq=False)
@@ -99,3 +100,24 @@ class EveryGap(Primitive):
 
     gap: int
     skip: int
+
+
+@dataclass(slots=True, eq=False)
+class Reader:
+    """The readers of one node: a batch every ``interval_ns``, at most ``depth`` of them read ahead."""
+
+    interval_ns: int
+    depth: int
+    latest_ns: int = 0  # when the batch that was taken last was ready
+
+    def take(self, now: int) -> int:
+        """Take the next batch; return when it is there."""
+        self.latest_ns = max(self.latest_ns, now - self.depth * self.interval_ns) + self.interval_ns
+        return max(now, self.latest_ns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read(Primitive):
+    """Wait for the next batch of the node's readers."""
+
+    reader: Reader

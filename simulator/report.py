@@ -8,11 +8,13 @@ import numpy as np
 
 from programs.instructions import SyncStep
 from programs.timeline import Timeline, WorkerTimeline
+from simulator.conditions import Conditions
 from simulator.engine import NANOSECONDS
 from simulator.errors import LawBroken
+from simulator.fidelity import Fidelity
 from simulator.folding import Folding
 from simulator.lowering import busy_ns
-from simulator.machines import Sharing
+from simulator.machines import Sharing, nodes_of
 from simulator.observer import Observer
 from simulator.result import SPLIT, SimulationResult
 from simulator.runner import Runner
@@ -32,6 +34,7 @@ _WORDS = {
     "peer": "waiting for other nodes of the group",
     "ps_queue": "waiting for the embedding servers",
     "sync": "synchronisation between groups",
+    "reader": "waiting for readers",
 }
 
 
@@ -57,9 +60,11 @@ def report(observer: Observer, asked: int, wall_seconds: float) -> SimulationRes
     by_node = utilization(*observer.window(), scenario.machines)
     split = time_split(observer)
     rate, half_width = observer.rates()
+    useful, failures = failures_said(scenario)
+    jobs = scenario.folding.copies * useful
     return SimulationResult(
-        samples_per_second=rate * scenario.folding.copies,
-        ci95=half_width * scenario.folding.copies,
+        samples_per_second=rate * jobs,
+        ci95=half_width * jobs,
         utilization=mean_by_role(by_node, roles(scenario)),
         node_utilization=by_node,
         bottleneck=bottleneck(by_node, split, scenario),
@@ -72,7 +77,8 @@ def report(observer: Observer, asked: int, wall_seconds: float) -> SimulationRes
         simulated_seconds=scenario.engine.now / NANOSECONDS,
         wall_seconds=wall_seconds,
         timeline=timeline(scenario) if observer.record else None,
-        left_out=left_out(scenario, observer.steps, asked),
+        left_out=(*left_out(scenario, observer.steps, asked), *failures),
+        fidelity=scenario.fidelity,
     )
 
 
@@ -178,14 +184,32 @@ def _folded(folding: Folding) -> Iterator[str]:
         yield "Slices of an all-reduce travel as one message per rank and phase, as long as they are together."
 
 
+def failures_said(scenario: Scenario) -> tuple[float, tuple[str, ...]]:
+    """Useful part of the time where nodes fail, and the sentence that says so."""
+    failures, plan = scenario.conditions.failures, scenario.plan
+    if failures is None:
+        return 1.0, ()
+    nodes = len(nodes_of(plan))
+    useful = failures.useful_fraction(nodes)
+    return useful, (f"Failures of {nodes} nodes and checkpoints leave {useful:.1%} of the time for training.",)
+
+
 def left_out(scenario: Scenario, steps: int, asked: int) -> tuple[str, ...]:
     """Say what the prediction leaves out or takes for granted."""
     vary = f"vary by {scenario.variation:.0%}" if scenario.variation else "do not vary"
-    said = [f"Core times {vary} from step to step; no stragglers, no failures."]
+    missing = [word for word, present in _disturbances(scenario.conditions) if not present]
+    said = [f"Core times {vary} from step to step{'; no ' + ', no '.join(missing) if missing else ''}."]
     said.append("Lock-free updates cost no more when threads collide; shared caches are not modelled.")
     if scenario.sharing is Sharing.NONE:
         said.append("Every worker has a core of its own (cpu clock); cores and memory bandwidth are not shared.")
+    if scenario.fidelity is Fidelity.FIFO:
+        said.append("Cores and NICs pass one job after the other (fifo), which is somewhat faster than fair shares.")
     said.extend(_folded(scenario.folding))
     if steps < asked:
-        said.append(f"{steps} of {asked} steps were simulated: the plan is large.")
+        said.append(f"{steps} of {asked} steps were simulated: the plan is large or the interval narrow enough.")
     return tuple(said)
+
+
+def _disturbances(conditions: Conditions) -> tuple[tuple[str, bool], ...]:
+    slow = conditions.workers_differ or bool(conditions.node_sigma or conditions.slow_nodes)
+    return (("stragglers", slow), ("failures", conditions.failures is not None))

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from programs.timeline import Timeline
+from simulator.fidelity import Fidelity
 from simulator.machines import Sharing
 
 #: Parts of a rank's step, in the order of :class:`simulator.primitives.Part`.
-SPLIT = ("compute", "transfer", "contention", "peer", "ps_queue", "sync")
+SPLIT = ("compute", "transfer", "contention", "peer", "ps_queue", "sync", "reader")
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class SimulationResult:
     time_split : Mapping of str to float
         Mean seconds of a rank's step, by :data:`SPLIT`: compute; transfer (waiting for a message on an idle wire);
         contention (what sharing cores, memory and NICs adds); peer (waiting for a node of the group that has not sent);
-        ps_queue (waiting for an embedding server that has not answered); sync (foreground exchange).
+        ps_queue (waiting for an embedding server that has not answered); sync (foreground exchange); reader (waiting for
+        the next batch).
     average_sync_gap : float or None
         Mean steps between two exchanges of a node; None when there was no pair to measure.
     steps, warmup : int
@@ -49,6 +51,8 @@ class SimulationResult:
         Start and end of every instruction, if recorded.
     left_out : tuple of str
         Sentences: what the prediction leaves out or takes for granted.
+    fidelity : Fidelity
+        Level that was used (never ``auto``).
     """
 
     samples_per_second: float
@@ -66,6 +70,7 @@ class SimulationResult:
     wall_seconds: float
     timeline: Timeline | None
     left_out: tuple[str, ...]
+    fidelity: Fidelity = Fidelity.FLUID
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return everything but the timeline, ready for ``json.dumps`` (NaN becomes None)."""
@@ -84,4 +89,5 @@ class SimulationResult:
             "simulated_seconds": self.simulated_seconds,
             "wall_seconds": self.wall_seconds,
             "left_out": list(self.left_out),
+            "fidelity": str(self.fidelity),
         }

@@ -12,6 +12,7 @@ from random import Random
 
 from programs.instructions import Instruction
 from programs.workers import Worker
+from simulator.conditions import UNDISTURBED, Conditions, lognormal
 from simulator.machines import Machine
 from simulator.primitives import EveryGap, Mailbox, Message, Part, Primitive, Work
 
@@ -30,6 +31,8 @@ class Runner:
         Primitives of each instruction.
     variation : float
         Coefficient of variation of the core time from step to step.
+    conditions : Conditions
+        Stragglers: further factors of the core time.
     seed : int
         Seed of the job; with the worker's name it fixes the worker's draws, whatever others draw.
 
@@ -58,6 +61,7 @@ class Runner:
     code: tuple[tuple[Primitive, ...], ...]
     variation: float = 0.0
     seed: int = 0
+    conditions: Conditions = UNDISTURBED
     flat: list[Primitive] = field(default_factory=list)
     origin: list[int] = field(default_factory=list)
     position: int = 0
@@ -72,6 +76,7 @@ class Runner:
     ends: list[int] = field(default_factory=list)
     split: list[int] = field(default_factory=lambda: [0] * len(Part))
     finished: bool = False
+    burst_left: int = 0
 
     def __post_init__(self) -> None:
         for index, primitives in enumerate(self.code):
@@ -84,7 +89,20 @@ class Runner:
         self.begun.append(now)
         if self.variation:
             self.factor = 1.0 + self.variation * math.sqrt(3.0) * (2.0 * self.draws.random() - 1.0)
+        if self.conditions.workers_differ:
+            self.factor = (self.factor if self.variation else 1.0) * self._straggle()
         self.factors.append(self.factor)
+
+    def _straggle(self) -> float:
+        """Draw by how much the worker is late in this step."""
+        conditions = self.conditions
+        factor = lognormal(self.draws, conditions.worker_sigma)
+        if not self.burst_left and conditions.burst_probability and self.draws.random() < conditions.burst_probability:
+            self.burst_left = conditions.burst_steps
+        if self.burst_left:
+            self.burst_left -= 1
+            factor *= conditions.burst_factor
+        return factor
 
     def merge(self) -> None:
         """Let successive work be one job where the memory bandwidth is not simulated: the time is the same.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,13 +10,17 @@ from cost_models.costs import CostTable
 from placement.plan import Plan
 from programs.transform import JobPrograms
 from programs.workers import Worker, workers
-from simulator.engine import Engine
+from simulator.conditions import UNDISTURBED, Conditions
+from simulator.engine import Engine, to_ns
+from simulator.fidelity import Fidelity
+from simulator.fifo import FifoNetwork, FifoResource
 from simulator.folding import UNFOLDED, Folding
 from simulator.lowering import Lowering, busy_ns
 from simulator.machines import Machine, Sharing, build_machines, nodes_of
 from simulator.network import Network, Nic
-from simulator.primitives import Work
+from simulator.primitives import Reader, Work
 from simulator.runner import Runner, Shadow, SyncServer
+from simulator.shared import SharedResource
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,10 @@ class Scenario:
         Who shares cores and memory bandwidth.
     variation : float
         Coefficient of variation of core times from step to step.
+    fidelity : Fidelity
+        ``fifo`` or ``fluid``.
+    conditions : Conditions
+        What disturbs the run.
     """
 
     plan: Plan
@@ -51,6 +60,8 @@ class Scenario:
     folding: Folding
     sharing: Sharing
     variation: float
+    fidelity: Fidelity = Fidelity.FLUID
+    conditions: Conditions = UNDISTURBED
 
     def ranks(self) -> tuple[Runner, ...]:
         """Workers that read batches."""
@@ -82,7 +93,10 @@ def stage(
     sharing: Sharing,
     variation: float,
     folding: Folding = UNFOLDED,
+    *,
     merge: bool = False,
+    fidelity: Fidelity = Fidelity.FLUID,
+    conditions: Conditions = UNDISTURBED,
 ) -> Scenario:
     """Build machines, network and workers.
 
@@ -100,17 +114,26 @@ def stage(
         What is simulated once for many (``simulator.folding.strongest`` says what may be).
     merge : bool
         Let successive work of a worker be one job; ends of instructions are then not known.
+    fidelity : Fidelity
+        ``fifo`` or ``fluid``.
+    conditions : Conditions
+        What disturbs the run.
     """
-    plan, engine = job.plan, Engine()
+    plan, engine, fifo = job.plan, Engine(), fidelity is Fidelity.FIFO
     share = {node.name: 1.0 / folding.copies for node in (*plan.servers, *plan.sync_servers)}
     found = [worker for worker in workers(job) if _is_simulated(worker, folding)]
     used = {worker.node.name for worker in found}
-    machines = build_machines(engine, (node for node in nodes_of(plan) if node.name in used), sharing, share)
-    network = Network(engine, [_nic(machine, twins=folding.ranks > 1) for machine in machines])
+    nodes = [node for node in nodes_of(plan) if node.name in used]
+    machines = build_machines(engine, nodes, sharing, share, FifoResource if fifo else SharedResource)
+    for machine in machines:
+        machine.slowness = conditions.node_factor(machine.node.name, plan.seed)
+    network = _network(engine, machines, folding, fifo, conditions)
     by_name = {machine.node.name: machine for machine in machines}
-    lowering = Lowering(plan, costs, by_name, folding)
+    lowering = Lowering(plan, costs, by_name, folding, _readers(plan, conditions))
     runners = [
-        Runner(w, by_name[w.node.name], lowering.lower(w), variation, plan.seed) for w in found if w.role != "sync"
+        Runner(w, by_name[w.node.name], lowering.lower(w), variation, plan.seed, conditions)
+        for w in found
+        if w.role != "sync"
     ]
     for worker in found:
         by_name[worker.node.name].workers += 1
@@ -131,6 +154,8 @@ def stage(
         folding,
         sharing,
         variation,
+        fidelity,
+        conditions,
     )
 
 
@@ -140,9 +165,29 @@ def _is_simulated(worker: Worker, folding: Folding) -> bool:
     return first_rank and (folding.groups == 1 or worker.group <= 0)
 
 
-def _nic(machine: Machine, twins: bool) -> Nic:
-    node = machine.node
-    return Nic(node.host, node.nic_bytes_per_second * machine.share, node.latency_seconds, twins)
+def _network(
+    engine: Engine, machines: Sequence[Machine], folding: Folding, fifo: bool, conditions: Conditions
+) -> Network:
+    """Build the NICs, and the racks if there are any."""
+    size, uplinks, nics = conditions.nodes_per_rack, [], []
+    for machine in machines:
+        node, rack = machine.node, machine.index // size if size else -1
+        nics.append(
+            Nic(node.host, node.nic_bytes_per_second * machine.share, node.latency_seconds, folding.ranks > 1, rack)
+        )
+    if size:
+        for first in range(0, len(nics), size):
+            rates = [nic.bytes_per_second for nic in nics[first : first + size]]
+            uplinks.append(sum(rates) / conditions.oversubscription)
+    return (FifoNetwork if fifo else Network)(engine, nics, uplinks)
+
+
+def _readers(plan: Plan, conditions: Conditions) -> dict[str, Reader]:
+    """Readers of each rank's node, if they may be too slow; they read one batch ahead for each thread."""
+    if math.isinf(conditions.reader_batches_per_second):
+        return {}
+    interval = to_ns(1.0 / conditions.reader_batches_per_second)
+    return {node.name: Reader(interval, plan.hogwild) for group in plan.groups for node in group[: plan.ranks]}
 
 
 def _shadows(plan: Plan, runners: Sequence[Runner]) -> tuple[Shadow, ...]:

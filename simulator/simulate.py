@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from cost_models.costs import CostTable
 from placement.plan import Plan
 from problem.errors import BadInput
 from programs.transform import transform
 from simulator import statistics
+from simulator.bound import bound
+from simulator.conditions import UNDISTURBED, Conditions
+from simulator.fidelity import Fidelity, choose
 from simulator.folding import UNFOLDED, primitives_per_step, strongest
-from simulator.machines import Sharing, default_sharing
+from simulator.machines import Sharing, default_sharing, nodes_of
 from simulator.observer import Observer
 from simulator.report import report
 from simulator.result import SimulationResult
 from simulator.scenario import Scenario, stage
 
-#: Primitives per run above which identical groups are folded and fewer steps are made (a few seconds' work).
+#: Primitives per run above which what is alike is simulated once, messages are merged and a run ends early.
 BUDGET = 150_000
-#: Steps that a run above the budget makes at least, and how many of them are warm-up unless the user says otherwise:
-#: 10 steps of a thread were within 0.7 % of 300 on contended clusters (docs/simulation.md, "Large plans").
+#: Primitives of a run (as it is simulated) above which fewer steps are made: a quarter of a minute's work.
+MOST_PRIMITIVES = 1_500_000
+#: Steps that such a run makes at least, and how many of them are warm-up unless the user says otherwise: 10 steps of a
+#: thread were within 0.7 % of 300 on contended clusters (docs/simulation.md, "Large plans").
 FEWEST_STEPS, SHORT_WARMUP = 12, 3
-
+#: Half width of the 95 % interval, relative to the throughput, at which the run of a large plan ends.
+PRECISION = 0.01
 
 #: Core times of a step vary by this much where sessions share resources. Without any variation sessions fall into step
 #: after some 20 steps, all computing, then all sending (18 % less throughput); from 2 % to 30 % the figure is the same
@@ -38,6 +45,9 @@ def simulate(
     sharing: Sharing | None = None,
     variation: float | None = None,
     record: bool = True,
+    fidelity: Fidelity | str = Fidelity.AUTO,
+    precision: float | None = None,
+    conditions: Conditions = UNDISTURBED,
 ) -> SimulationResult:
     """Simulate a plan.
 
@@ -48,7 +58,7 @@ def simulate(
     costs : CostTable
         What everything costs, for the plan's batch size.
     steps : int
-        Steps of every session. A plan above :data:`BUDGET` makes fewer, as ``left_out`` says.
+        Steps of every session, at most. A plan above :data:`BUDGET` may make fewer, as ``left_out`` says.
     warmup : int, optional
         Steps left out of the figures; chosen from the number of steps if None.
     sharing : Sharing, optional
@@ -58,6 +68,13 @@ def simulate(
         resources, else 0.
     record : bool
         Whether to keep the timeline.
+    fidelity : Fidelity or str
+        ``bound``, ``fifo``, ``fluid`` or ``auto`` (``simulator.fidelity``).
+    precision : float, optional
+        End the run when the half width of the 95 % interval is at most this part of the throughput. None:
+        :data:`PRECISION` for a plan above :data:`BUDGET`, else all steps are made. 0 makes all steps.
+    conditions : Conditions
+        Stragglers, slow nodes and readers, racks, failures.
 
     Returns
     -------
@@ -67,46 +84,72 @@ def simulate(
     Raises
     ------
     BadInput
-        ``steps``, ``warmup`` or ``variation`` is out of range, or the costs are for another batch size.
+        A setting is out of range, or the costs are for another batch size.
     Deadlock
         The programs wait for each other.
     LawBroken
         The result contradicts itself (a fault of the simulator).
     """
     began = time.perf_counter()
-    _check(plan, costs, steps, warmup, variation)
+    _check(plan, costs, steps, warmup, variation, precision, conditions)
     sharing = sharing or default_sharing(plan)
     if variation is None:
         variation = VARIATION if sharing is not Sharing.NONE and plan.elp > plan.batch else 0.0
     job = transform(plan)
     large = primitives_per_step(job) * steps > BUDGET
-    folding = strongest(plan, sharing) if large else UNFOLDED
-    scenario = stage(job, costs, sharing, variation, folding, merge=large and not record)
-    made = _affordable(scenario, steps, warmup)
+    folding = strongest(plan, sharing, conditions) if large else UNFOLDED
+    level = choose(_fidelity(fidelity), job, folding, steps)
+    if level is Fidelity.BOUND:
+        lane = transform(replace(plan, hogwild=1))
+        scenario = stage(lane, costs, sharing, 0.0, strongest(plan, sharing, conditions), conditions=conditions)
+        return bound(scenario, plan.hogwild, time.perf_counter() - began)
+    scenario = stage(
+        job, costs, sharing, variation, folding, merge=large and not record, fidelity=level, conditions=conditions
+    )
+    made = _affordable(scenario, steps, warmup) if large else steps
     if warmup is None:
-        warmup = statistics.default_warmup(made) if made == steps else min(SHORT_WARMUP, made // 3)
-    observer = Observer(scenario, made, warmup, record)
+        warmup = min(SHORT_WARMUP, made // 3) if large else statistics.default_warmup(made)
+    if precision is None and large:
+        precision = PRECISION
+    observer = Observer(scenario, made, warmup, record, precision or None)
     observer.run()
     return report(observer, steps, time.perf_counter() - began)
 
 
-def _primitives(scenario: Scenario) -> int:
-    """Primitives of one step of all sessions."""
-    return sum(len(runner.flat) for runner in scenario.runners)
+def _fidelity(name: Fidelity | str) -> Fidelity:
+    try:
+        return Fidelity(name)
+    except ValueError:
+        raise BadInput("simulate", "fidelity", name, ", ".join(Fidelity)) from None
 
 
 def _affordable(scenario: Scenario, steps: int, warmup: int | None) -> int:
     """Steps that are made: those asked for, fewer of a plan above the budget."""
+    primitives = sum(len(runner.flat) for runner in scenario.runners)
     fewest = max(FEWEST_STEPS, 2 * warmup) if warmup else FEWEST_STEPS
-    return min(steps, max(fewest, BUDGET // _primitives(scenario)))
+    return min(steps, max(fewest, MOST_PRIMITIVES // primitives))
 
 
-def _check(plan: Plan, costs: CostTable, steps: int, warmup: int | None, variation: float | None) -> None:
+def _check(
+    plan: Plan,
+    costs: CostTable,
+    steps: int,
+    warmup: int | None,
+    variation: float | None,
+    precision: float | None,
+    conditions: Conditions,
+) -> None:
     if steps < 1:
         raise BadInput("simulate", "steps", steps, "at least 1")
     if warmup is not None and not 0 <= warmup < steps:
         raise BadInput("simulate", "warmup", warmup, f"0 to {steps - 1}, fewer than the steps")
     if variation is not None and not 0.0 <= variation <= 0.5:
         raise BadInput("simulate", "variation", variation, "0 to 0.5")
+    if precision is not None and not 0.0 <= precision < 1.0:
+        raise BadInput("simulate", "precision", precision, "at least 0, below 1")
     if costs.batch != plan.batch:
         raise BadInput("simulate", "costs.batch", costs.batch, f"the plan's batch size, {plan.batch}")
+    known = {node.name for node in nodes_of(plan)}
+    for name in conditions.slow_nodes:
+        if name not in known:
+            raise BadInput("conditions", f"slow_nodes.{name}", conditions.slow_nodes[name], "a node of the plan")

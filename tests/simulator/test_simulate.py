@@ -252,8 +252,9 @@ def test_costs_of_another_batch_size_are_refused():
 
 
 def test_a_large_plan_makes_fewer_steps_and_says_so(monkeypatch):
-    """Above the budget alike groups are folded and fewer steps are made; both are said."""
+    """Above the budgets alike groups are folded and fewer steps are made; both are said."""
     monkeypatch.setattr(front, "BUDGET", 10)
+    monkeypatch.setattr(front, "MOST_PRIMITIVES", 10)
     plan = make_plan(CHAIN, groups=3, sync_servers=1, sync=Sync("background", gap=4))
     result = simulate(plan, make_costs(CHAIN), steps=60)
     assert result.steps == front.FEWEST_STEPS

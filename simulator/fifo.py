@@ -1,0 +1,115 @@
+"""First come, first served: cores, memory bandwidth and NICs as queues that know when they are next free.
+
+The level ``fifo`` of ``simulator.fidelity``: the same interface as ``simulator.shared`` and ``simulator.network``, with one
+event per job and per message and no shares to work out. Each link of a message's path is free again after the message's
+own service time; the message arrives with the last of them (cut-through), one latency later. It is optimistic where fair
+sharing would slow short messages down; the difference is measured in docs/simulation.md. Knows no workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from heapq import heapreplace
+from typing import Any
+
+from simulator.engine import Engine
+from simulator.network import Delivery, Network, Nic
+
+
+class FifoResource:
+    """A pool of equal servers with one queue; jobs start in the order of arrival.
+
+    Parameters
+    ----------
+    engine : Engine
+        The clock.
+    capacity : float
+        Work per nanosecond of the whole pool; infinite: as many servers as jobs.
+    limit : float
+        Work per nanosecond that one job gets at most; the pool has ceil(capacity / limit) servers, equally fast.
+    """
+
+    def __init__(self, engine: Engine, capacity: float, limit: float) -> None:
+        self._engine, self.capacity = engine, capacity
+        servers = 0 if math.isinf(capacity) else max(1, math.ceil(capacity / limit - 1e-9))
+        self._rate = capacity / servers if servers else limit
+        self._free = [0] * servers
+        self._taken = 0.0
+        self._sequence = 0
+
+    def served(self) -> float:
+        """Work done so far: what was taken less what is still to be done."""
+        now = self._engine.now
+        return self._taken - self._rate * sum(free - now for free in self._free if free > now)
+
+    def add(self, work: float, then: Callable[[Any], None], argument: Any) -> None:
+        """Queue a job; ``then(argument)`` is called when its work is done."""
+        self._engine.at(self.reserve(self._engine.now, work), then, argument)
+
+    def reserve(self, time_ns: int, work: float) -> int:
+        """Queue a job that arrives at a time; return when it ends."""
+        self._taken += work
+        length = round(work / self._rate)
+        if not self._free:
+            return time_ns + length
+        start = self._free[0]
+        end = (start if start > time_ns else time_ns) + length
+        heapreplace(self._free, end)
+        return end
+
+
+class FifoNetwork(Network):
+    """Messages between machines; each link passes one after the other.
+
+    Parameters
+    ----------
+    engine, nics, uplinks
+        As for :class:`simulator.network.Network`.
+    """
+
+    def __init__(self, engine: Engine, nics: Sequence[Nic], uplinks: Sequence[float] = ()) -> None:
+        super().__init__(engine, nics, uplinks)
+        self._free = [0] * len(self._capacity)
+        self._taken = [0] * len(self._capacity)
+        self._paths: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def served_bytes(self) -> tuple[list[float], list[float]]:
+        """Bytes that have left each machine, and that have reached each machine, through its NIC so far."""
+        now, machines = self._engine.now, len(self._nics)
+        left = [
+            taken - rate * max(0, free - now) if math.isfinite(rate) else float(taken)
+            for taken, rate, free in zip(self._taken, self._capacity, self._free, strict=True)
+        ]
+        return left[:machines], left[machines : 2 * machines]
+
+    def rates(self) -> dict[tuple[int, int], tuple[int, float]]:
+        """Nothing: no message has a rate of its own."""
+        return {}
+
+    def _start(self, source: int, target: int, size_bytes: int, delivery: Delivery) -> None:
+        """Queue at the sender's NIC; the rest of the path is taken when that is free, not before."""
+        now, free = self._engine.now, self._free[source]
+        self._taken[source] += size_bytes
+        start = free if free > now else now
+        self._free[source] = start + round(size_bytes / self._capacity[source])
+        message = (source, target, self._free[source], delivery)
+        if start > now:
+            self._engine.at(start, self._cross, message)
+        else:
+            self._cross(message)
+
+    def _cross(self, message: tuple[int, int, int, Delivery]) -> None:
+        """Take the links after the sender's NIC, one latency after the last of which the message arrives."""
+        source, target, end, delivery = message
+        path = self._paths.get((source, target))
+        if path is None:
+            path = self._paths[source, target] = self.path(source, target)[1:]
+        now, size_bytes = self._engine.now, delivery[2]
+        for link in path:
+            free = self._free[link]
+            free = (free if free > now else now) + round(size_bytes / self._capacity[link])
+            self._taken[link] += size_bytes
+            self._free[link] = free
+            end = max(end, free)
+        self._engine.at(end + self._latency[source], self._deliver, delivery)
