@@ -125,10 +125,10 @@ class _Search:
                 insort(waiting, sibling, key=self.bounds.order)
             try:
                 self._try(shape)
-            except KeyboardInterrupt:
-                self.interrupted = True
+            except KeyboardInterrupt:  # with no plan yet, the first baseline that fits will do
+                self.interrupted, self.deadline = True, time.monotonic()
                 waiting.insert(0, shape)
-            if self.interrupted:
+            if self.interrupted and self.best is not None:
                 break
         if self.best is None:
             if self.interrupted:
