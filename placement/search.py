@@ -35,6 +35,10 @@ from problem.model import Model
 
 CostsFor = Callable[[int, Node], CostTable]
 
+#: A shape is first solved with effort 1; while the gap of the job is open, the most promising one is solved again with
+#: four times the effort of before, up to this much.
+MOST_EFFORT = 16
+
 
 @dataclass
 class Solved:
@@ -47,6 +51,7 @@ class Solved:
     tags: Mapping[str, Tag] | None = None
     value: float = 0.0
     baselines: dict[str, tuple[float | None, str]] = field(default_factory=dict)
+    effort: int = 1
 
 
 def solve(model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOptions | None = None) -> PlacementResult:
@@ -130,11 +135,28 @@ class _Search:
                 waiting.insert(0, shape)
             if self.interrupted and self.best is not None:
                 break
+        self._insist()
         if self.best is None:
             if self.interrupted:
                 raise KeyboardInterrupt
             raise self._no_plan(waiting)
         return self._result(self.best, waiting)
+
+    def _insist(self) -> None:
+        """Solve again, with more effort, the shapes whose bounds keep the gap of the job open."""
+        while not self.interrupted and self.best is not None and time.monotonic() < self.deadline:
+            goal = self.best.value * (1 + max(self.options.gap, PRECISION))
+            open_shapes = [s for s in self.solved if s.bound > goal and s.tags is not None and s.effort < MOST_EFFORT]
+            if not open_shapes:
+                return
+            worst = max(open_shapes, key=lambda solved: solved.bound)
+            try:
+                self._try(worst.shape, 4 * worst.effort)
+            except KeyboardInterrupt:
+                self.interrupted = True
+                return
+            self.solved.remove(worst)
+            self.solved[-1].bound = min(self.solved[-1].bound, worst.bound)
 
     def _done(self, shape: Shape) -> bool:
         if self.best is None:
@@ -144,7 +166,7 @@ class _Search:
 
     # ---- one shape
 
-    def _try(self, shape: Shape) -> None:
+    def _try(self, shape: Shape, effort: int = 1) -> None:
         """Solve a shape and remember the outcome."""
         try:
             shards = self._shards(shape)
@@ -153,10 +175,10 @@ class _Search:
             self.solved.append(Solved(shape, (), (), 0.0))
             return
         problems = self._problems(shape, shards)
-        found, total = Solved(shape, shards, problems, 0.0), 0.0
+        found, total = Solved(shape, shards, problems, 0.0, effort=effort), 0.0
         distinct = _distinct(problems)
         for problem, count in distinct:
-            solution = solve_group(Contracted(problem), self._limits(), floor_seconds=shape.bound_seconds)
+            solution = solve_group(Contracted(problem), self._limits(effort), floor_seconds=shape.bound_seconds)
             self.interrupted = self.interrupted or solution.interrupted
             total += count * self._rate(shape, shards, solution) / len(shape.groups)
             self._collect(found, distinct, solution)
@@ -178,9 +200,14 @@ class _Search:
         )
         return shard_tables(self.model, self.batch, shape.servers, self.costs, options).shards
 
-    def _limits(self) -> Limits:
-        gap = self.options.gap / 2
-        return Limits(gap=gap, deadline=self.deadline, deterministic_seconds=5.0, rounds=20, seed=self.options.seed)
+    def _limits(self, effort: int) -> Limits:
+        return Limits(
+            gap=self.options.gap / 2,
+            deadline=self.deadline,
+            deterministic_seconds=5.0 * effort,
+            rounds=20 * effort,
+            seed=self.options.seed,
+        )
 
     def _problems(self, shape: Shape, shards: tuple[Shard, ...]) -> tuple[GroupProblem, ...]:
         links = server_links(self.model, self.batch, shape.servers, shards, self.costs)

@@ -100,4 +100,4 @@ class Timeline:
                 busy = float(worker.busy[warmup:, index].mean())
                 total[part_of(instruction)] += busy
                 total["waiting"] += float((worker.ends - worker.starts)[warmup:, index].mean()) - busy
-        return {part: seconds / max(1, len(workers)) for part, seconds in total.items()}
+        return {part: max(0.0, seconds) / max(1, len(workers)) for part, seconds in total.items()}

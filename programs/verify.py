@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from placement.errors import DoesNotFit
 from placement.plan import DP
 from problem.errors import HiertrainError
-from problem.graph import FLOAT_BYTES
+from problem.graph import FLOAT_BYTES, Kind
 from programs.instructions import (
     AllReduce,
     Compute,
@@ -206,7 +206,8 @@ def tensor_bytes(job: JobPrograms, name: str) -> int:
 def memory_needed(job: JobPrograms) -> dict[str, tuple[int, int]]:
     """Return for each machine (by name) the bytes it needs and the bytes it has.
 
-    Parameters and optimizer state once per machine, a gradient buffer and all tensors of a step once per worker.
+    Parameters and optimizer state once per machine, a gradient buffer and all tensors of a step once per worker. The
+    size of an imported (FIXED) operator is taken as it came.
     """
     plan, needed = job.plan, defaultdict[str, int](int)
     machines = {node.name: node for group in plan.groups for node in group} | {n.name: n for n in plan.servers}
@@ -229,7 +230,7 @@ def _add_step(job: JobPrograms, program: Program, needed: dict[str, int]) -> Non
     plan = job.plan
     tensors = [name for i in program.instructions for name in _writes(job, i)]
     trained = [name for i in program.instructions if isinstance(i, Update) for name in i.ops]
-    gradients = sum(plan.model.graph[name].parameters for name in trained)
+    gradients = sum(plan.model.graph[n].parameters for n in trained if plan.model.graph[n].kind is not Kind.FIXED)
     size = (sum(tensor_bytes(job, name) for name in tensors) + gradients * FLOAT_BYTES) * plan.hogwild
     for group in plan.groups:
         server = program.place.role == "server"

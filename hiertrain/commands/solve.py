@@ -23,7 +23,7 @@ def command(
     costs: Annotated[Path | None, typer.Option(help="Profile of the machines; default: roofline.")] = None,
     foreign_costs: Annotated[bool, typer.Option(help="Accept a profile of another machine, scaled.")] = False,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples per thread and step; default: the model's.")] = None,
-    hogwild: Annotated[int | None, typer.Option(min=1, help="Threads per rank; default: one per core.")] = None,
+    hogwild: Annotated[int | None, typer.Option(min=1, help="Threads per rank; default: 1.2 per core.")] = None,
     group_size: Annotated[str, typer.Option(help="Nodes per group: auto, or a number.")] = "auto",
     ranks: Annotated[int | None, typer.Option(min=1, help="Data-parallel ranks per group; default: all nodes.")] = None,
     max_replicas: Annotated[int, typer.Option(min=1, help="Most groups that quality allows.")] = 15,
