@@ -62,14 +62,17 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except OSError as error:  # a file that cannot be read or written
             _fail(error, BadInput.exit_code)
+        except Exception as error:
+            fault = f"{type(error).__name__}: {error}"
+            _fail(error, 1, f"internal error, please report it with what {DEBUG} shows: {fault}")
 
     return run_command
 
 
-def _fail(error: BaseException, code: int) -> NoReturn:
+def _fail(error: BaseException, code: int, message: str = "") -> NoReturn:
     if DEBUG in sys.argv:
         raise error
-    message = str(error) or "interrupted"
+    message = message or str(error) or "interrupted"
     print(f"hiertrain: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(code)
 
