@@ -1,0 +1,1 @@
+"""Public placement benchmarks solved in their own objectives."""
