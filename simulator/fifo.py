@@ -13,6 +13,9 @@ from collections.abc import Callable, Sequence
 from heapq import heapreplace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from simulator.engine import Engine
 from simulator.network import Delivery, Network, Nic
 
@@ -66,22 +69,35 @@ class FifoNetwork(Network):
     ----------
     engine, nics, uplinks
         As for :class:`simulator.network.Network`.
+
+    Attributes
+    ----------
+    free, taken : ndarray, shape (links,)
+        When each link is free again, in nanoseconds; bytes that it was given so far.
     """
 
     def __init__(self, engine: Engine, nics: Sequence[Nic], uplinks: Sequence[float] = ()) -> None:
         super().__init__(engine, nics, uplinks)
-        self._free = [0] * len(self._capacity)
-        self._taken = [0] * len(self._capacity)
+        self._rates = np.array(self._capacity)
+        self.free = np.zeros(len(self._capacity))
+        self.taken = np.zeros(len(self._capacity))
         self._paths: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def served_bytes(self) -> tuple[list[float], list[float]]:
         """Bytes that have left each machine, and that have reached each machine, through its NIC so far."""
         now, machines = self._engine.now, len(self._nics)
-        left = [
-            taken - rate * max(0, free - now) if math.isfinite(rate) else float(taken)
-            for taken, rate, free in zip(self._taken, self._capacity, self._free, strict=True)
-        ]
+        finite = np.where(np.isfinite(self._rates), self._rates, 0.0)
+        left = (self.taken - finite * np.maximum(0.0, self.free - now)).tolist()
         return left[:machines], left[machines : 2 * machines]
+
+    def rates_of(self, links: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+        """Bytes per nanosecond of several links."""
+        found: npt.NDArray[np.float64] = self._rates[links]
+        return found
+
+    def latency_ns(self, machine: int) -> int:
+        """Nanoseconds from the last byte's leaving a machine to its arrival."""
+        return self._latency[machine]
 
     def rates(self) -> dict[tuple[int, int], tuple[int, float]]:
         """Nothing: no message has a rate of its own."""
@@ -89,11 +105,12 @@ class FifoNetwork(Network):
 
     def _start(self, source: int, target: int, size_bytes: int, delivery: Delivery) -> None:
         """Queue at the sender's NIC; the rest of the path is taken when that is free, not before."""
-        now, free = self._engine.now, self._free[source]
-        self._taken[source] += size_bytes
-        start = free if free > now else now
-        self._free[source] = start + round(size_bytes / self._capacity[source])
-        message = (source, target, self._free[source], delivery)
+        now, free = self._engine.now, self.free.item(source)
+        self.taken[source] += size_bytes
+        start = math.ceil(free) if free > now else now
+        end = start + round(size_bytes / self._capacity[source])
+        self.free[source] = end
+        message = (source, target, end, delivery)
         if start > now:
             self._engine.at(start, self._cross, message)
         else:
@@ -107,9 +124,9 @@ class FifoNetwork(Network):
             path = self._paths[source, target] = self.path(source, target)[1:]
         now, size_bytes = self._engine.now, delivery[2]
         for link in path:
-            free = self._free[link]
-            free = (free if free > now else now) + round(size_bytes / self._capacity[link])
-            self._taken[link] += size_bytes
-            self._free[link] = free
-            end = max(end, free)
+            free = self.free.item(link)
+            ready = (math.ceil(free) if free > now else now) + round(size_bytes / self._capacity[link])
+            self.taken[link] += size_bytes
+            self.free[link] = ready
+            end = max(end, ready)
         self._engine.at(end + self._latency[source], self._deliver, delivery)

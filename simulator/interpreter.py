@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator.engine import Engine
 from simulator.errors import Deadlock
+from simulator.fans import FanNetwork, Gather, Scatter
 from simulator.lowering import Lowering
 from simulator.network import Network
 from simulator.primitives import Await, Emit, EveryGap, Mailbox, Meeting, Message, Part, Primitive, Read, Work
@@ -36,6 +37,8 @@ class Interpreter:
         Whether to keep the end of every instruction.
     on_step : callable
         Called with a runner at the end of each of its steps, shadow workers left out.
+    fans : FanNetwork, optional
+        Carries the fans, if there are any.
 
     Attributes
     ----------
@@ -51,7 +54,9 @@ class Interpreter:
         steps: int,
         record: bool,
         on_step: Callable[[Runner], None],
+        fans: FanNetwork | None = None,
     ) -> None:
+        self._fans = fans
         self.steps = steps
         self._engine, self._network, self._lowering = engine, network, lowering
         self._record, self._on_step = record, on_step
@@ -67,6 +72,8 @@ class Interpreter:
             Await: self._await,
             EveryGap: self._every_gap,
             Read: self._read,
+            Scatter: self._scatter,
+            Gather: self._gather,
         }
 
     def run(
@@ -236,6 +243,40 @@ class Interpreter:
             return True
         runner.split[Part.READER] += ready - now
         self._engine.at(ready, self._go_on, runner)
+        return False
+
+    # ---- fans
+
+    def _scatter(self, runner: Runner, scatter: Scatter) -> bool:
+        if self._fans is not None:  # always, where there is a scatter; for the type checker
+            self._fans.scatter(scatter, runner.machine.index, runner.factor, self._answered)
+        return True
+
+    def _answered(self, delivery: tuple[Mailbox, Any]) -> None:
+        mailbox, arrivals = delivery
+        mailbox.arrived.append(arrivals)
+        runner, mailbox.waiting = mailbox.waiting, None
+        if runner is not None:
+            self._collect(runner, runner.flat[runner.position])
+
+    def _gather(self, runner: Runner, gather: Gather) -> bool:
+        runner.since = self._engine.now
+        if not gather.mailbox.arrived:
+            gather.mailbox.waiting = runner
+            return False
+        return self._collect(runner, gather)
+
+    def _collect(self, runner: Runner, gather: Any) -> bool:
+        """Wait until receiving can go on to its end without a pause; return whether it can at once."""
+        arrivals: Any = gather.mailbox.arrived[0]
+        if gather.final:
+            gather.mailbox.arrived.popleft()
+        latest = arrivals[gather.chosen] + gather.after_ns * runner.factor
+        start = round(float(latest.max() - gather.after_ns[0] * runner.factor))
+        runner.split[Part.PS_QUEUE] += max(0, start - runner.since)
+        if start <= runner.since:
+            return True
+        self._engine.at(start, self._go_on, runner)
         return False
 
     # ---- synchronisation between groups

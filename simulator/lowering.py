@@ -72,7 +72,11 @@ class Lowering:
 
     def lower(self, worker: Worker) -> tuple[tuple[Primitive, ...], ...]:
         """Return the primitives of each instruction of a worker; each has at least one, and only its last ends it."""
-        return tuple(_ended(tuple(self._one(worker, i))) for i in worker.program)
+        return tuple(self.lower_one(worker, i) for i in worker.program)
+
+    def lower_one(self, worker: Worker, instruction: Instruction) -> tuple[Primitive, ...]:
+        """Return the primitives of one instruction of a worker."""
+        return _ended(tuple(self._one(worker, instruction)))
 
     def inbox(self, sync_server: int) -> Mailbox:
         """Where the requests to a sync server arrive."""

@@ -45,7 +45,9 @@ class Observer:
         self._steps_made = 0
         self._finishing = False
         self.ranks = scenario.ranks()
-        self.interpreter = Interpreter(scenario.engine, scenario.network, scenario.lowering, steps, record, self.step)
+        self.interpreter = Interpreter(
+            scenario.engine, scenario.network, scenario.lowering, steps, record, self.step, scenario.fans
+        )
         self.splits: dict[Runner, list[int]] = {}
         self._begin = self.take_snapshot()
         self._end: Snapshot | None = None

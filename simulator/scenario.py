@@ -8,15 +8,18 @@ from dataclasses import dataclass
 
 from cost_models.costs import CostTable
 from placement.plan import Plan
+from problem.cluster import Node
+from programs.instructions import Role
 from programs.transform import JobPrograms
 from programs.workers import Worker, workers
 from simulator.conditions import UNDISTURBED, Conditions
 from simulator.engine import Engine, to_ns
+from simulator.fans import FanLowering, FanNetwork, fans_apply, without_servers
 from simulator.fidelity import Fidelity
 from simulator.fifo import FifoNetwork, FifoResource
 from simulator.folding import UNFOLDED, Folding
 from simulator.lowering import Lowering, busy_ns
-from simulator.machines import Machine, Sharing, build_machines, nodes_of
+from simulator.machines import Machine, Resource, Sharing, build_machines, nodes_of
 from simulator.network import Network, Nic
 from simulator.primitives import Reader, Work
 from simulator.runner import Runner, Shadow, SyncServer
@@ -47,6 +50,8 @@ class Scenario:
         ``fifo`` or ``fluid``.
     conditions : Conditions
         What disturbs the run.
+    fans : FanNetwork or None
+        Carries the messages to embedding servers where they are fanned.
     """
 
     plan: Plan
@@ -62,6 +67,7 @@ class Scenario:
     variation: float
     fidelity: Fidelity = Fidelity.FLUID
     conditions: Conditions = UNDISTURBED
+    fans: FanNetwork | None = None
 
     def ranks(self) -> tuple[Runner, ...]:
         """Workers that read batches."""
@@ -120,20 +126,20 @@ def stage(
         What disturbs the run.
     """
     plan, engine, fifo = job.plan, Engine(), fidelity is Fidelity.FIFO
+    fanned = (
+        fifo and merge and fans_apply(job, sharing) and not (conditions.nodes_per_rack or conditions.workers_differ)
+    )
     share = {node.name: 1.0 / folding.copies for node in (*plan.servers, *plan.sync_servers)}
-    found = [worker for worker in workers(job) if _is_simulated(worker, folding)]
-    used = {worker.node.name for worker in found}
-    nodes = [node for node in nodes_of(plan) if node.name in used]
-    machines = build_machines(engine, nodes, sharing, share, FifoResource if fifo else SharedResource)
+    found = [worker for worker in workers(without_servers(job) if fanned else job) if _is_simulated(worker, folding)]
+    machines = _machines(job, found, engine, sharing, share, FifoResource if fifo else SharedResource)
     for machine in machines:
         machine.slowness = conditions.node_factor(machine.node.name, plan.seed)
     network = _network(engine, machines, folding, fifo, conditions)
     by_name = {machine.node.name: machine for machine in machines}
     lowering = Lowering(plan, costs, by_name, folding, _readers(plan, conditions))
+    lower = FanLowering(job, lowering, by_name).lower if fanned else lowering.lower
     runners = [
-        Runner(w, by_name[w.node.name], lowering.lower(w), variation, plan.seed, conditions)
-        for w in found
-        if w.role != "sync"
+        Runner(w, by_name[w.node.name], lower(w), variation, plan.seed, conditions) for w in found if w.role != "sync"
     ]
     for worker in found:
         by_name[worker.node.name].workers += 1
@@ -156,7 +162,35 @@ def stage(
         variation,
         fidelity,
         conditions,
+        _fans(job, engine, network, machines) if fanned else None,
     )
+
+
+def _machines(
+    job: JobPrograms,
+    found: Sequence[Worker],
+    engine: Engine,
+    sharing: Sharing,
+    share: dict[str, float],
+    resource: type[Resource],
+) -> list[Machine]:
+    """Build the machines that do anything."""
+    used = {worker.node.name for worker in found} | {node.name for node in _embedding_servers(job)}
+    nodes = [node for node in nodes_of(job.plan) if node.name in used]
+    return build_machines(engine, nodes, sharing, share, resource)
+
+
+def _embedding_servers(job: JobPrograms) -> list[Node]:
+    places = [program.place for session in job.sessions for program in session.programs]
+    indices = sorted({place.index for place in places if place.role is Role.SERVER})
+    return [job.plan.servers[index] for index in indices]
+
+
+def _fans(job: JobPrograms, engine: Engine, network: Network, machines: Sequence[Machine]) -> FanNetwork | None:
+    """Let the servers serve fans."""
+    names = {node.name for node in _embedding_servers(job)}
+    indices = [machine.index for machine in machines if machine.node.name in names]
+    return FanNetwork(engine, network, machines, indices) if isinstance(network, FifoNetwork) else None
 
 
 def _is_simulated(worker: Worker, folding: Folding) -> bool:

@@ -1,0 +1,379 @@
+"""Messages to all embedding servers at once: the level ``fifo`` for large clusters.
+
+A step of a session asks S servers for pooled rows and later sends them S gradients: 3 S messages, each an event and more
+for each server. Here the S requests of a session are one *fan*: arrays over the servers, worked out in three events.
+
+1. *scatter*: the requests pass the rank's NIC one after the other;
+2. when the first of them leaves: they pass the servers' NICs, cores and memory; the answers pass the servers' NICs;
+3. when the first answer leaves: the answers pass the rank's NIC, in the order in which they come.
+
+Every queue is the next-free-time queue of ``simulator.fifo`` and is taken when its turn has come, not before; only within
+one fan are later messages worked out with the first. Serving copies need no workers of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from placement.plan import Plan
+from programs.instructions import Instruction, Lookup, Place, Program, Recv, Reduce, Role, Send, Update
+from programs.transform import JobPrograms, Session
+from programs.workers import Worker
+from simulator.engine import Engine
+from simulator.fifo import FifoNetwork
+from simulator.lowering import Lowering
+from simulator.machines import Machine, Sharing
+from simulator.primitives import Emit, Mailbox, Part, Primitive, Work
+
+Times = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Fan:
+    """Messages of one session to several servers, and what the servers do for them; arrays have the axis (servers).
+
+    Parameters
+    ----------
+    servers : ndarray of int
+        Machine of each.
+    sent_bytes, answer_bytes : ndarray
+        Of the messages to the servers, and of their answers (all 0: there are none).
+    send_ns, serve_ns : ndarray
+        Core time of the rank for each message, and of the server until it has answered.
+    traffic_bytes : ndarray
+        Memory traffic of the server for it.
+    """
+
+    servers: npt.NDArray[np.intp]
+    sent_bytes: Times
+    answer_bytes: Times
+    send_ns: Times
+    serve_ns: Times
+    traffic_bytes: Times
+    lead_ns: Times = field(init=False)
+    answered: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        after = self.send_ns.sum() - np.cumsum(self.send_ns)
+        object.__setattr__(self, "lead_ns", after)  # core time of the rank between a message and the last of the fan
+        object.__setattr__(self, "answered", bool(self.answer_bytes.any()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scatter(Primitive):
+    """Hand a fan to the network, its core time spent; answers go to the mailbox, all as one array of arrival times."""
+
+    fan: Fan
+    mailbox: Mailbox
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gather(Primitive):
+    """Wait for answers as long as that leaves exactly the core time of receiving them, which follows as work.
+
+    ``chosen``: which answers, in the order in which they are received; ``after_ns``: core time from the start of receiving
+    each to the end of all; ``final``: the scatter has no other gather.
+    """
+
+    mailbox: Mailbox
+    chosen: npt.NDArray[np.intp]
+    after_ns: Times
+    final: bool
+
+
+def fans_apply(job: JobPrograms, sharing: Sharing) -> bool:
+    """Whether the messages to servers can be fanned: servers on hosts of their own that only answer and update."""
+    plan = job.plan
+    trainers = {node.host for group in plan.groups for node in group}
+    servers = [node.host for node in plan.servers]
+    apart = sharing is Sharing.NODE and len(set(servers)) == len(servers) and not trainers & set(servers)
+    return apart and bool(servers) and all(_fannable(session) for session in job.sessions)
+
+
+def _fannable(session: Session) -> bool:
+    rank, *others = session.programs
+    served = [program for program in others if program.place.role is Role.SERVER]
+    shapes = all(_is_plain(program) for program in served)
+    runs = [run for run in _runs(rank.instructions) if _kind(run[0][1]) == "send"]
+    return shapes and bool(served) and bool(runs) and len(runs[0]) == len(served)
+
+
+def _is_plain(program: Program) -> bool:
+    match program.instructions:
+        case (Recv(), Lookup(), Send(), Recv(), Update(ordered=False)):
+            return True
+        case _:
+            return False
+
+
+def without_servers(job: JobPrograms) -> JobPrograms:
+    """Return the programs without those of the servers."""
+    sessions = tuple(
+        Session(s.rank, tuple(program for program in s.programs if program.place.role is not Role.SERVER))
+        for s in job.sessions
+    )
+    return JobPrograms(job.plan, sessions, job.shadows)
+
+
+def _kind(instruction: Instruction) -> str:
+    """``send`` to a server, ``receive`` from one (and sums of what was received), or ``other``."""
+    match instruction:
+        case Send(peer=Place(role=Role.SERVER)):
+            return "send"
+        case Recv(peer=Place(role=Role.SERVER)):
+            return "receive"
+        case Reduce():
+            return "sum"
+        case _:
+            return "other"
+
+
+def _runs(program: Sequence[Instruction]) -> Iterator[list[tuple[int, Instruction]]]:
+    """Cut a program into runs that become one fan or one gather; anything else is a run of its own."""
+    run: list[tuple[int, Instruction]] = []
+    for index, instruction in enumerate(program):
+        kind = _kind(instruction)
+        first = _kind(run[0][1]) if run else ""
+        if run and not (first in {"send", "receive"} and (kind == first or (first == "receive" and kind == "sum"))):
+            yield run
+            run = []
+        run.append((index, instruction))
+    if run:
+        yield run
+
+
+class FanLowering:
+    """Lowers the programs of ranks with fans; what fans have in common is shared by groups and threads.
+
+    Parameters
+    ----------
+    job : JobPrograms
+        All programs, those of the servers too.
+    lowering : Lowering
+        Lowers everything else.
+    machines : Mapping of str to Machine
+        By node name.
+    """
+
+    def __init__(self, job: JobPrograms, lowering: Lowering, machines: dict[str, Machine]) -> None:
+        self._plan: Plan = job.plan
+        self._lowering, self._machines = lowering, machines
+        self._programs = {
+            (session.rank, program.place.index): program
+            for session in job.sessions
+            for program in session.programs
+            if program.place.role is Role.SERVER
+        }
+        self._fans: dict[tuple[int, str], Fan] = {}
+        self._gathers: dict[tuple[int, str], tuple[npt.NDArray[np.intp], Times, int]] = {}
+
+    def lower(self, worker: Worker) -> tuple[tuple[Primitive, ...], ...]:
+        """Return the primitives of each instruction of a worker; those of a run belong to its first instruction."""
+        code: list[tuple[Primitive, ...]] = [()] * len(worker.program)
+        runs = list(_runs(worker.program))
+        mailbox, left = Mailbox(f"answers to {worker.name}"), sum(_kind(run[0][1]) == "receive" for run in runs)
+        for run in runs:
+            index, first = run[0]
+            match _kind(first):
+                case "send":
+                    code[index] = self._scatter(worker, [i for _, i in run], mailbox)
+                case "receive":
+                    left -= 1
+                    code[index] = self._gather(worker, [i for _, i in run], mailbox, final=not left)
+                case _:
+                    code[index] = self._lowering.lower_one(worker, first)
+        return tuple(code)
+
+    def _scatter(self, worker: Worker, run: list[Any], mailbox: Mailbox) -> tuple[Primitive, ...]:
+        key = worker.rank, run[0].channel
+        if key not in self._fans:
+            self._fans[key] = self._fan(worker, run)
+        fan = self._fans[key]
+        return Work(round(float(fan.send_ns.sum()))), Scatter(fan, mailbox)
+
+    def _fan(self, worker: Worker, run: list[Send]) -> Fan:
+        rows = []
+        for send in run:
+            lookup, update, answer = self._served(worker.rank, send.peer.index)
+            asks = self._programs[worker.rank, send.peer.index].instructions[0].channel == send.channel  # type: ignore[union-attr]
+            core, traffic = lookup if asks else update
+            own = self._lowering.lower_one(worker, send)[0]
+            index = self._machines[self._plan.servers[send.peer.index].name].index
+            rows.append((index, send.bytes, answer if asks else 0, getattr(own, "core_ns", 0), core, traffic))
+        columns = list(zip(*rows, strict=True))
+        return Fan(np.array(columns[0], dtype=np.intp), *(np.array(c, dtype=np.float64) for c in columns[1:]))
+
+    def _served(self, rank: int, server: int) -> tuple[tuple[float, float], tuple[float, float], int]:
+        """Core time and traffic of a server until it has answered, and after that; bytes of its answer."""
+        program, node = self._programs[rank, server], self._plan.servers[server]
+        copy = Worker("", node, "server", 0, rank, 0, program.place, program.instructions)
+        parts, answer = [[0.0, 0.0], [0.0, 0.0]], 0
+        for primitive in (p for primitives in self._lowering.lower(copy) for p in primitives):
+            if isinstance(primitive, Work):
+                part = parts[1 if answer else 0]
+                part[0] += primitive.core_ns
+                part[1] += primitive.traffic_bytes
+            elif isinstance(primitive, Emit):
+                answer = primitive.bytes
+        (first, second), (third, fourth) = parts
+        return (first, second), (third, fourth), answer
+
+    def _gather(self, worker: Worker, run: list[Any], mailbox: Mailbox, final: bool) -> tuple[Primitive, ...]:
+        key = worker.rank, run[0].channel
+        if key not in self._gathers:
+            self._gathers[key] = self._receipts(worker, run)
+        chosen, after, total = self._gathers[key]
+        return Gather(mailbox, chosen, after, final, part=Part.PS_QUEUE), Work(total)
+
+    def _receipts(self, worker: Worker, run: list[Any]) -> tuple[npt.NDArray[np.intp], Times, int]:
+        """Which answers of the ids' fan a run receives, and the core time from each to the end."""
+        order = [place.index for _, place in sorted((i, p) for i, p in enumerate(self._asked(worker)))]
+        chosen, costs = [], []
+        for instruction in run:
+            core = sum(p.core_ns for p in self._lowering.lower_one(worker, instruction) if isinstance(p, Work))
+            if isinstance(instruction, Recv):
+                chosen.append(order.index(instruction.peer.index))
+                costs.append(float(core))
+            else:
+                costs[-1] += core
+        return np.array(chosen, dtype=np.intp), np.cumsum(costs[::-1])[::-1], round(sum(costs))
+
+    def _asked(self, worker: Worker) -> list[Place]:
+        run = next(run for run in _runs(worker.program) if _kind(run[0][1]) == "send")
+        return [instruction.peer for _, instruction in run if isinstance(instruction, Send)]
+
+
+class FanNetwork:
+    """Works out fans on the queues of a network and of the servers' cores and memory.
+
+    Parameters
+    ----------
+    engine : Engine
+        The clock.
+    network : FifoNetwork
+        Its links are shared with all other messages.
+    machines : sequence of Machine
+        The servers among them get a :class:`ServerCores` in the place of their cores.
+    servers : sequence of int
+        Indices of the embedding servers.
+    """
+
+    def __init__(
+        self, engine: Engine, network: FifoNetwork, machines: Sequence[Machine], servers: Sequence[int]
+    ) -> None:
+        self._engine, self._network, self._count = engine, network, len(machines)
+        cores = [math.ceil(machines[index].cores.capacity - 1e-9) for index in servers]
+        self._core_free = np.full((len(machines), max(cores)), math.inf)
+        self._core_rate = np.ones(len(machines))
+        self._core_taken = np.zeros(len(machines))
+        self._memory_free = np.zeros(len(machines))
+        self._memory_rate = np.full(len(machines), math.inf)
+        self._latency = np.array([network.latency_ns(index) for index in range(len(machines))], dtype=np.float64)
+        for index, count in zip(servers, cores, strict=True):
+            machine = machines[index]
+            self._core_free[index, :count] = 0.0
+            self._core_rate[index] = machine.cores.capacity / count
+            self._memory_rate[index] = machine.memory_bytes_per_ns
+            machine.cores = ServerCores(
+                engine, machine.cores.capacity, self._core_free[index], self._core_taken[index:]
+            )
+            machine.memory = None
+        self._machines = machines
+
+    def scatter(
+        self, scatter: Scatter, source: int, factor: float, deliver: Callable[[tuple[Mailbox, Times]], None]
+    ) -> None:
+        """Send a fan whose last message leaves now."""
+        fan, network = scatter.fan, self._network
+        size = float(fan.sent_bytes.sum())
+        network.sent_bytes += round(size)
+        network.taken[source] += size
+        ready = self._engine.now - fan.lead_ns * factor
+        ends, starts = _pass(ready, fan.sent_bytes / network.rate(source), float(network.free[source]))
+        network.free[source] = ends[-1]
+        first = max(self._engine.now, round(float(starts[0])))
+        self._engine.at(first, self._serve, (scatter, source, starts, ends, deliver))
+
+    def _serve(self, fanned: tuple[Scatter, int, Times, Times, Callable[[tuple[Mailbox, Times]], None]]) -> None:
+        """Let the messages pass the servers."""
+        scatter, source, starts, ends, deliver = fanned
+        fan, network, servers = scatter.fan, self._network, scatter.fan.servers
+        receive = self._count + servers
+        network.free[receive] = np.maximum(starts, network.free[receive]) + fan.sent_bytes / network.rates_of(receive)
+        network.taken[receive] += fan.sent_bytes
+        network.arrived_bytes += round(float(fan.sent_bytes.sum()))
+        served = self._work(fan, np.maximum(network.free[receive], ends) + self._latency[source])
+        if not fan.answered:
+            return
+        network.sent_bytes += round(float(fan.answer_bytes.sum()))
+        begun = np.maximum(served, network.free[servers])
+        sent = begun + fan.answer_bytes / network.rates_of(servers)
+        network.free[servers] = sent
+        network.taken[servers] += fan.answer_bytes
+        first = max(self._engine.now, round(float(begun.min())))
+        self._engine.at(first, self._answer, (scatter, source, begun, sent, deliver))
+
+    def _work(self, fan: Fan, arrived: Times) -> Times:
+        """Let the servers work; return when each is done."""
+        servers = fan.servers
+        rows = self._core_free[servers]
+        chosen = rows.argmin(axis=1)
+        free = rows[np.arange(len(servers)), chosen]
+        ends = np.maximum(arrived, free) + fan.serve_ns / self._core_rate[servers]
+        self._core_free[servers, chosen] = ends
+        self._core_taken[servers] += fan.serve_ns
+        memory = np.maximum(arrived, self._memory_free[servers]) + fan.traffic_bytes / self._memory_rate[servers]
+        self._memory_free[servers] = memory
+        for index, traffic in zip(servers.tolist(), fan.traffic_bytes.tolist(), strict=True):
+            self._machines[index].traffic_bytes += traffic
+        done: Times = np.maximum(ends, memory)
+        return done
+
+    def _answer(self, fanned: tuple[Scatter, int, Times, Times, Callable[[tuple[Mailbox, Times]], None]]) -> None:
+        """Let the answers pass the rank's NIC; hand over when each arrives."""
+        scatter, source, begun, sent, deliver = fanned
+        fan, network, link = scatter.fan, self._network, self._count + source
+        order = np.argsort(begun, kind="stable")
+        ends, _ = _pass(begun[order], fan.answer_bytes[order] / network.rate(link), float(network.free[link]))
+        network.free[link] = ends[-1]
+        size = float(fan.answer_bytes.sum())
+        network.taken[link] += size
+        network.arrived_bytes += round(size)
+        arrived = np.empty_like(ends)
+        arrived[order] = ends
+        deliver((scatter.mailbox, np.maximum(arrived, sent) + self._latency[fan.servers]))
+
+
+class ServerCores:
+    """The cores of one server as a row of a matrix: the interface of ``simulator.machines.Resource``."""
+
+    def __init__(self, engine: Engine, capacity: float, row: Times, taken: Times) -> None:
+        self.capacity = capacity
+        self._engine, self._row, self._taken = engine, row, taken
+        self._rate = capacity / int(np.isfinite(row).sum())
+
+    def served(self) -> float:
+        """Work done so far."""
+        left = self._row[np.isfinite(self._row)] - self._engine.now
+        return float(self._taken[0] - self._rate * left[left > 0.0].sum())
+
+    def add(self, work: float, then: Callable[[Any], None], argument: Any) -> None:
+        """Queue a job; ``then(argument)`` is called when its work is done."""
+        core = int(self._row.argmin())
+        end = max(float(self._row[core]), self._engine.now) + work / self._rate
+        self._row[core] = end
+        self._taken[0] += work
+        self._engine.at(round(end), then, argument)
+
+
+def _pass(ready: Times, service: Times, free: float) -> tuple[Times, Times]:
+    """Ends and starts of jobs that pass one server in the given order (Lindley's recursion as a running maximum)."""
+    total = np.cumsum(service)
+    ends = total + np.maximum(np.maximum.accumulate(ready - (total - service)), free)
+    return ends, ends - service
