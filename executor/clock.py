@@ -34,11 +34,13 @@ class Clock:
         Which clock.
     epoch : float
         Start of the job on ``time.perf_counter``.
+    start : float
+        What the clock shows at first.
     """
 
-    def __init__(self, kind: ClockKind, epoch: float) -> None:
+    def __init__(self, kind: ClockKind, epoch: float, start: float = 0.0) -> None:
         self.kind, self.epoch = kind, epoch
-        self.now = 0.0
+        self.now = start
         self.used = 0.0
         self._duration = 0.0
         self._mark = time.thread_time()

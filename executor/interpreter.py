@@ -110,13 +110,12 @@ class Interpreter:
 
     def run_instruction(self, index: int) -> None:
         """Run one instruction of the current step and record its start, end and CPU time."""
-        clock, record, durations = self.end.clock, self.end.record, self.context.durations
+        clock, durations = self.end.clock, self.context.durations
         clock.begin(durations[index] if durations else 0.0)
         start = clock.now
         self.actions[index]()
         clock.lap()
-        record.times[self.step, index] = start, clock.now, clock.used
-        record.tick()
+        self.end.record.note(self.step, index, (start, clock.now, clock.used))
 
     # ---- binding: one method per instruction
 
@@ -271,7 +270,7 @@ class Interpreter:
         return lambda: update_rows(held, tensors[f"ids.{name}"], tensors[f"d.{name}"], rate)
 
     def _metric(self) -> None:
-        self.end.record.losses[self.step] = self.loss
+        self.end.record.note_loss(self.step, self.loss)
         if not np.isfinite(self.loss):
             raise NotFinite(f"loss is {self.loss} at step {self.step}")
 

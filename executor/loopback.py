@@ -83,7 +83,7 @@ class Loopback:
                 layout = [tensor_layout(job, name) for name in send.tensors]
                 self._channels["session", 0, 0, 0, send.channel] = Buffer(layout)
         wiring = Wiring(job, self.workers, self._channels)
-        self.records = {worker.name: Record(worker, steps) for worker in self.workers}
+        self.records = {worker.name: Record(worker, range(steps)) for worker in self.workers}
         context = Context(plan, self.state, lambda step: self.pool.take(0, step))
         self._interpreters = [
             Interpreter(Endpoint(w, wiring, Clock(ClockKind.CPU, 0.0), self.records[w.name]), context)

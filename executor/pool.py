@@ -26,16 +26,19 @@ class BatchPool:
     sessions : int
         Number of sessions.
     cycled : bool
-        Whether the run is longer than the pool.
+        Whether batches are gone through again.
+    first_step : int
+        Number of the first step.
     """
 
     batches: tuple[Batch, ...]
     sessions: int
     cycled: bool
+    first_step: int = 0
 
     def take(self, session: int, step: int) -> Batch:
         """Return the batch of a session's step."""
-        return self.batches[(step * self.sessions + session) % len(self.batches)]
+        return self.batches[((step - self.first_step) * self.sessions + session) % len(self.batches)]
 
 
 def _size(batch: Batch) -> int:
@@ -43,9 +46,20 @@ def _size(batch: Batch) -> int:
 
 
 def read_ahead(
-    stream: Stream, model: Model, batch: int, sessions: int, steps: int, limit_bytes: int = LIMIT_BYTES
+    stream: Stream,
+    model: Model,
+    batch: int,
+    sessions: int,
+    steps: int,
+    limit_bytes: int = LIMIT_BYTES,
+    *,
+    first_step: int = 0,
+    first_batch: int = 0,
 ) -> BatchPool:
     """Read the batches of a run and check them: kernels do not check bounds.
+
+    Where the stream is gone through again depends on the limit alone, so that a run that goes on from a checkpoint
+    reads what the unbroken one would.
 
     Parameters
     ----------
@@ -57,16 +71,17 @@ def read_ahead(
         Samples per batch, sessions of the job, steps of the run.
     limit_bytes : int
         Memory they may take; at least one step is read.
+    first_step, first_batch : int
+        Number of the first step, and of the first batch of the stream that no step has read.
 
     Raises
     ------
     BadInput
         A batch does not fit the model, or an id lies outside its table.
     """
-    first = stream.batch(0, batch)
-    affordable = max(1, limit_bytes // max(1, _size(first) * sessions))
-    length = min(steps, affordable)
-    batches = (first, *(stream.batch(index, batch) for index in range(1, length * sessions)))
+    affordable = sessions * max(1, limit_bytes // max(1, _size(stream.batch(0, batch)) * sessions))
+    begin, needed = first_batch % affordable, steps * sessions
+    batches = tuple(stream.batch((begin + i) % affordable, batch) for i in range(min(needed, affordable)))
     for found in batches:
         check_batch(found, model)
-    return BatchPool(batches, sessions, cycled=length < steps)
+    return BatchPool(batches, sessions, first_batch + needed > affordable, first_step)

@@ -219,7 +219,7 @@ def _measure_message(size: int, repetitions: int) -> MessagePoint:
     layout = [((size // 4 // pieces,), np.float32) for _ in range(pieces)]
     there, back = Channel("sender", "receiver", layout), Channel("receiver", "sender", ())
     times: dict[str, Floats] = {name: shared_array((repetitions,), np.float64) for name in ("sender", "receiver")}
-    records = {name: Record(_nobody(name), 1) for name in times}
+    records = {name: Record(_nobody(name), range(1)) for name in times}
     ends = {name: (there.ends(name)[0] | back.ends(name)[0]) for name in times}
     everything = there.ends("")[1] | back.ends("")[1]
 

@@ -116,17 +116,18 @@ class Record:
     ----------
     worker : Worker
         The worker.
-    steps : int
-        Steps of the run.
+    steps : range
+        Numbers of the steps (of a shadow worker: the exchanges) of the run.
     """
 
-    def __init__(self, worker: Worker, steps: int) -> None:
-        self.worker = worker
-        shape = (steps, max(1, len(worker.program)), RECORD_COLUMNS)
+    def __init__(self, worker: Worker, steps: range) -> None:
+        self.worker, self.first = worker, steps.start
+        shape = (len(steps), max(1, len(worker.program)), RECORD_COLUMNS)
         self.times: npt.NDArray[np.float64] = shared_array(shape, np.float64)
-        self.wall_ends: npt.NDArray[np.float64] = shared_array((steps,), np.float64)
-        self.losses: npt.NDArray[np.float64] = shared_array((steps,), np.float64)
+        self.wall_ends: npt.NDArray[np.float64] = shared_array((len(steps),), np.float64)
+        self.losses: npt.NDArray[np.float64] = shared_array((len(steps),), np.float64)
         self._live: npt.NDArray[np.int64] = shared_array((3,), np.int64)
+        self._live[2] = steps.start
 
     def waiting(self, yes: bool) -> None:
         """Note that the worker starts or stops waiting for a peer."""
@@ -136,9 +137,18 @@ class Record:
         """Note that an instruction has ended."""
         self._live[0] += 1
 
+    def note(self, step: int, index: int, times: tuple[float, float, float]) -> None:
+        """Note start, end and CPU seconds of an instruction of a step."""
+        self.times[step - self.first, index] = times
+        self.tick()
+
+    def note_loss(self, step: int, loss: float) -> None:
+        """Note the loss of a step."""
+        self.losses[step - self.first] = loss
+
     def step_done(self, step: int, wall: float) -> None:
         """Note that a step has ended at ``wall`` seconds since the start of the job."""
-        self.wall_ends[step] = wall
+        self.wall_ends[step - self.first] = wall
         self._live[2] = step + 1
 
     @property
@@ -153,5 +163,5 @@ class Record:
 
     @property
     def steps_done(self) -> int:
-        """Steps that have ended so far."""
+        """Steps that have ended so far, those before the run included."""
         return int(self._live[2])

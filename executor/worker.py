@@ -11,16 +11,16 @@ from placement.plan import Plan
 from programs.workers import Worker
 
 
-def steps_of(plan: Plan, worker: Worker, steps: int) -> int:
-    """Number of times that a worker runs its program in a job of ``steps`` steps."""
+def turns_of(plan: Plan, worker: Worker, steps: range) -> range:
+    """Numbers of the times that a worker runs its program in the given steps of a job: all steps, exchanges, or none."""
     if worker.role == "shadow":
         assert plan.sync is not None
-        return steps // plan.sync.gap
-    return 0 if worker.role == "sync" else steps
+        return range(steps.start // plan.sync.gap, steps.stop // plan.sync.gap)
+    return range(0) if worker.role == "sync" else steps
 
 
-def run_worker(end: Endpoint, context: Context, steps: int) -> None:
-    """Run a worker to its end.
+def run_worker(end: Endpoint, context: Context, steps: range) -> None:
+    """Run a worker for the given steps of a job.
 
     Raises
     ------
@@ -37,22 +37,22 @@ def run_worker(end: Endpoint, context: Context, steps: int) -> None:
         _run_session(end, context, steps)
 
 
-def _run_session(end: Endpoint, context: Context, steps: int) -> None:
+def _run_session(end: Endpoint, context: Context, steps: range) -> None:
     interpreter, me = Interpreter(end, context), end.worker
     leads = me.role == "rank" and me.rank == me.thread == 0
     shadows = [pipe for name, pipe in end.wiring.triggers.items() if leads and name.startswith(f"g{me.group}/")]
     gap = context.plan.sync.gap if context.plan.sync is not None else 1
-    for step in range(steps):
+    for step in steps:
         interpreter.run_step(step)
         if (step + 1) % gap == 0:
             for pipe in shadows:
                 pipe.put(end.clock.now)
 
 
-def _run_shadow(end: Endpoint, context: Context, steps: int) -> None:
+def _run_shadow(end: Endpoint, context: Context, steps: range) -> None:
     """Exchange each time that thread 0 of the group's first rank has made ``gap`` more steps; never make it wait."""
     interpreter, trigger = Interpreter(end, context), end.wiring.triggers[end.worker.name]
-    for number in range(steps_of(context.plan, end.worker, steps)):
+    for number in turns_of(context.plan, end.worker, steps):
         end.clock.meet(trigger.get(end.record))
         interpreter.run_step(number)
 

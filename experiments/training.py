@@ -25,6 +25,25 @@ EVALUATION_BATCHES = 20
 
 
 @dataclass(frozen=True)
+class Checkpoints:
+    """Where a run is saved.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Holds the latest checkpoint; None: the run is not saved.
+    every : int
+        Steps between two.
+    resume : bool
+        Go on from the checkpoint that is there.
+    """
+
+    folder: Path | None = None
+    every: int = 1000
+    resume: bool = False
+
+
+@dataclass(frozen=True)
 class Outcome:
     """A run and its quality.
 
@@ -33,7 +52,7 @@ class Outcome:
     result : RunResult
         The run.
     steps : int
-        Steps of every session.
+        Steps of every session, those before a checkpoint included.
     quality : float
         Normalised entropy; NaN where all labels were equal.
     evaluated_on : str
@@ -47,7 +66,8 @@ class Outcome:
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return the figures, ready for ``json.dumps``."""
-        losses, tenth = self.result.losses, max(1, self.steps // 10)
+        losses = self.result.losses
+        tenth = max(1, losses.shape[1] // 10)
         return {
             "samples_per_second": self.result.samples_per_second,
             "wall_samples_per_second": self.result.wall_samples_per_second,
@@ -57,6 +77,7 @@ class Outcome:
             "normalized_entropy": None if math.isnan(self.quality) else self.quality,
             "evaluated_on": self.evaluated_on,
             "steps": self.steps,
+            "first_step": self.result.first_step,
             "workers": list(self.result.workers),
             "notes": list(self.result.notes),
         }
@@ -70,6 +91,7 @@ def train(
     data: Path | None = None,
     hang_seconds: float = 60.0,
     watch: Callable[[str], None] | None = None,
+    checkpoints: Checkpoints = Checkpoints(),
 ) -> Outcome:
     """Train a plan and measure the quality of what came out.
 
@@ -87,13 +109,17 @@ def train(
         A worker without progress for so long ends the run.
     watch : callable, optional
         Told how far the run is.
+    checkpoints : Checkpoints, optional
+        Where to save, how often, and whether to go on from what is there.
 
     Raises
     ------
     BadInput
-        The data cannot be read or does not fit the model.
+        The data or a checkpoint cannot be read or does not fit the model.
     WorkerFailed
         A worker died, hung or diverged.
+    CheckpointFailed
+        A checkpoint could not be written.
     """
     stream: Stream = CriteoTsv(data, plan.model) if data is not None else SyntheticStream(plan.model, plan.seed)
     kind = ClockKind(clock)
@@ -103,11 +129,20 @@ def train(
             watch(f"step {done} of {steps}")
 
     durations = modelled_durations(plan, costs) if kind is ClockKind.PACED else None
-    options = RunOptions(steps=steps, clock=kind, hang_seconds=hang_seconds, durations=durations, watch=tell)
+    options = RunOptions(
+        steps=steps,
+        clock=kind,
+        hang_seconds=hang_seconds,
+        durations=durations,
+        watch=tell,
+        checkpoint=checkpoints.folder,
+        checkpoint_every=checkpoints.every,
+        resume=checkpoints.resume,
+    )
     result = run(plan, options, stream)
     if data is not None:
         return Outcome(result, steps, _progressive(result, stream), "the second half of the run, before each update")
-    held_out = [stream.batch(steps * sessions(plan) + i, plan.batch) for i in range(EVALUATION_BATCHES)]
+    held_out = [stream.batch(result.next_batch + i, plan.batch) for i in range(EVALUATION_BATCHES)]
     quality = result.evaluate(held_out).normalized_entropy
     return Outcome(result, steps, quality, f"{EVALUATION_BATCHES} held-out batches, un-cut model")
 
@@ -115,7 +150,8 @@ def train(
 def _progressive(result: RunResult, stream: Stream) -> float:
     """Normalised entropy of a one-pass run: each batch is predicted before it is learnt from."""
     plan, half = result.plan, result.losses.shape[1] // 2
-    numbers = range(half * sessions(plan), result.losses.shape[1] * sessions(plan))
+    count = (result.losses.shape[1] - half) * sessions(plan)
+    numbers = range(result.next_batch - count, result.next_batch)
     base = float(np.mean([stream.batch(number, plan.batch).labels.mean() for number in numbers]))
     return normalized_entropy(float(result.losses[:, half:].mean()), base)
 

@@ -29,18 +29,22 @@ def command(
     data: Annotated[Path | None, typer.Option(help="Click log in a Criteo layout; default: synthetic clicks.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the timeline for Perfetto to this file.")] = None,
     hang_seconds: Annotated[float, typer.Option(min=0.1, help="End the run when a worker hangs for so long.")] = 60.0,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder to save the run in; the end is saved too.")] = None,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between two checkpoints.")] = 1000,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint, if there is one.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Train a plan for real on this machine, one process per worker.
 
     Example: hiertrain run plan.json --steps 200 --data clicks.tsv
     """
-    from experiments.training import train
+    from experiments.training import Checkpoints, train
     from placement.planfile import load_plan
 
     loaded = load_plan(plan)
+    saved = Checkpoints(checkpoint, checkpoint_every, resume)
     with progress("training") as watch:
-        outcome = train(loaded.plan, loaded.costs, steps, str(clock), data, hang_seconds, watch)
+        outcome = train(loaded.plan, loaded.costs, steps, str(clock), data, hang_seconds, watch, saved)
     if trace is not None:
         from simulator.perfetto import write_trace
 
@@ -54,7 +58,7 @@ def _text(result: RunResult, document: dict[str, Any]) -> str:
     lines = [
         f"measured    {result.samples_per_second:,.0f} samples/s on the {result.clock} clock, "
         f"{result.wall_samples_per_second:,.0f} on the wall",
-        f"workers     {len(result.workers)} processes, {document['steps']} steps",
+        f"workers     {len(result.workers)} processes, {document['steps'] - result.first_step} steps",
         f"loss        {document['first_loss']:.4f} at first, {document['loss']:.4f} in the end",
         f"quality     normalised entropy {quality:.4f} ({document['evaluated_on']})" if quality is not None else "",
         *(f"note: {note}" for note in result.notes),

@@ -24,7 +24,7 @@ Body = Callable[[Record], None]
 def outcome(bodies: Mapping[str, Body], **settings: float) -> str:
     """Supervise one process per body; return the message of the fault, or nothing."""
     node = plans.machine("here")
-    records = {name: Record(Worker(name, node, "rank", 0, 0, 0, None, ()), 1) for name in bodies}
+    records = {name: Record(Worker(name, node, "rank", 0, 0, 0, None, ()), range(1)) for name in bodies}
 
     def task(name: str) -> Callable[[], None]:
         return lambda: bodies[name](records[name])
@@ -142,7 +142,7 @@ def test_ends_are_closed_though_a_process_cannot_be_started(traces: Traces, monk
         raise BlockingIOError("no more processes")
 
     monkeypatch.setattr(os, "fork", fork_once)
-    record = Record(Worker("a", plans.machine("here"), "rank", 0, 0, 0, None, ()), 1)
+    record = Record(Worker("a", plans.machine("here"), "rank", 0, 0, 0, None, ()), range(1))
     tasks = dict.fromkeys(("a", "b"), lambda: time.sleep(20))
     with pytest.raises(BlockingIOError):
         supervise(tasks, {"a": record, "b": record}, started=lambda: closed.append(True))

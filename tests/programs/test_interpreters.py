@@ -58,7 +58,7 @@ def test_the_executor_has_a_meaning_for_every_instruction(everything: Plan) -> N
         pool = read_ahead(SyntheticStream(everything.model), everything.model, everything.batch, 4, 1)
         context = Context(everything, state, functools.partial(pool.take, 0))
         for worker in wiring.workers:
-            end = Endpoint(worker, wiring, Clock(ClockKind.CPU, 0.0), Record(worker, 1))
+            end = Endpoint(worker, wiring, Clock(ClockKind.CPU, 0.0), Record(worker, range(1)))
             actions = Interpreter(end, context).actions if worker.role != "sync" else []
             assert len(actions) == len(worker.program)
             assert all(callable(action) for action in actions)
