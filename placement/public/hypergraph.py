@@ -115,36 +115,52 @@ class Hypergraph:
 
 
 def contract(instance: MsrInstance) -> Hypergraph:
-    """Return the instance with one item for each colour; nets of equal pins become one."""
+    """Return the instance with one item for each colour."""
     number: dict[str, int] = {}
-    item_of_node = tuple(number.setdefault(colour, len(number)) for colour in instance.colour)
+    return merge(_of_nodes(instance), [number.setdefault(colour, len(number)) for colour in instance.colour])
+
+
+def merge(graph: Hypergraph, block_of_item: Sequence[int]) -> Hypergraph:
+    """Return the hypergraph with one item for each block; nets within a block go, nets of equal pins become one."""
+    block, size = np.array(block_of_item), max(block_of_item) + 1
     costs: dict[tuple[int, ...], float] = {}
-    for node, pins in _pins(instance, item_of_node).items():
-        if len(pins) > 1 and instance.output_ms[node] > 0:
-            costs[pins] = costs.get(pins, 0.0) + instance.output_ms[node]
-    index, size = np.array(item_of_node), len(number)
-    forbidden = np.bincount(index, ~np.array(instance.on_accelerator), minlength=size) > 0
+    for net, cost in zip(graph.nets, graph.net_ms, strict=True):
+        pins = tuple(sorted({block_of_item[item] for item in net}))
+        if len(pins) > 1 and cost > 0:
+            costs[pins] = costs.get(pins, 0.0) + float(cost)
+    return Hypergraph(
+        name=graph.name,
+        accelerators=graph.accelerators,
+        cpus=graph.cpus,
+        memory_bytes=graph.memory_bytes,
+        accelerator_ms=np.bincount(block, graph.accelerator_ms, minlength=size),
+        cpu_ms=np.bincount(block, graph.cpu_ms, minlength=size),
+        size_bytes=np.bincount(block, graph.size_bytes, minlength=size),
+        cpu_only=np.bincount(block, graph.cpu_only, minlength=size) > 0,
+        nets=tuple(costs),
+        net_ms=np.array(list(costs.values()), dtype=float),
+        item_of_node=tuple(block_of_item[item] for item in graph.item_of_node),
+    )
+
+
+def _of_nodes(instance: MsrInstance) -> Hypergraph:
+    """Return the hypergraph whose items are the nodes."""
+    pins: dict[int, set[int]] = {}
+    for u, v in instance.edges:
+        pins.setdefault(u, {u}).add(v)
     return Hypergraph(
         name=instance.name,
         accelerators=instance.accelerators,
         cpus=instance.cpus,
         memory_bytes=float(instance.memory_bytes),
-        accelerator_ms=np.bincount(index, instance.accelerator_ms, minlength=size),
-        cpu_ms=np.bincount(index, instance.cpu_ms, minlength=size),
-        size_bytes=np.bincount(index, np.array(instance.size_bytes, dtype=float), minlength=size),
-        cpu_only=forbidden,
-        nets=tuple(costs),
-        net_ms=np.array(list(costs.values()), dtype=float),
-        item_of_node=item_of_node,
+        accelerator_ms=np.array(instance.accelerator_ms),
+        cpu_ms=np.array(instance.cpu_ms),
+        size_bytes=np.array(instance.size_bytes, dtype=float),
+        cpu_only=~np.array(instance.on_accelerator),
+        nets=tuple(tuple(sorted(items)) for items in pins.values()),
+        net_ms=np.array([instance.output_ms[node] for node in pins]),
+        item_of_node=tuple(range(len(instance.ids))),
     )
-
-
-def _pins(instance: MsrInstance, item_of_node: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Return the items of {u} and its consumers, for every node u that has any."""
-    pins: dict[int, set[int]] = {}
-    for u, v in instance.edges:
-        pins.setdefault(u, {item_of_node[u]}).add(item_of_node[v])
-    return {node: tuple(sorted(items)) for node, items in pins.items()}
 
 
 def max_load(instance: MsrInstance, device_of_node: Sequence[int]) -> float:
