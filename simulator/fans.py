@@ -1,20 +1,13 @@
-"""Messages to all embedding servers at once: the level ``fifo`` for large clusters.
+"""Messages to all embedding servers at once: what a rank's program becomes at the level ``fifo`` in large clusters.
 
 A step of a session asks S servers for pooled rows and later sends them S gradients: 3 S messages, each an event and more
-for each server. Here the S requests of a session are one *fan*: arrays over the servers, worked out in three events.
-
-1. *scatter*: the requests pass the rank's NIC one after the other;
-2. when the first of them leaves: they pass the servers' NICs, cores and memory; the answers pass the servers' NICs;
-3. when the first answer leaves: the answers pass the rank's NIC, in the order in which they come.
-
-Every queue is the next-free-time queue of ``simulator.fifo`` and is taken when its turn has come, not before; only within
-one fan are later messages worked out with the first. Serving copies need no workers of their own.
+for each server. Here the S messages of a session are one *fan*, data with an axis over the servers, which
+``simulator.fan_network`` works out. Serving copies need no workers of their own. Knows programs and costs; no time.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from placement.plan import Plan
-from programs.instructions import Instruction, Lookup, Place, Program, Recv, Reduce, Role, Send, Update
+from programs.instructions import Compute, Instruction, Lookup, Metric, Place, Program, Recv, Reduce, Role, Send, Update
 from programs.transform import JobPrograms, Session
 from programs.workers import Worker
-from simulator.engine import Engine
-from simulator.fifo import FifoNetwork
 from simulator.lowering import Lowering
 from simulator.machines import Machine, Sharing
 from simulator.primitives import Emit, Mailbox, Part, Primitive, Work
@@ -170,13 +161,15 @@ class FanLowering:
             for program in session.programs
             if program.place.role is Role.SERVER
         }
+        self._cut: dict[int, list[list[tuple[int, Instruction]]]] = {}
+        self._works: dict[tuple[int, str, float], tuple[Primitive, ...]] = {}
         self._fans: dict[tuple[int, str], Fan] = {}
         self._gathers: dict[tuple[int, str], tuple[npt.NDArray[np.intp], Times, int]] = {}
 
     def lower(self, worker: Worker) -> tuple[tuple[Primitive, ...], ...]:
         """Return the primitives of each instruction of a worker; those of a run belong to its first instruction."""
         code: list[tuple[Primitive, ...]] = [()] * len(worker.program)
-        runs = list(_runs(worker.program))
+        runs = self._runs_of(worker)
         mailbox, left = Mailbox(f"answers to {worker.name}"), sum(_kind(run[0][1]) == "receive" for run in runs)
         for run in runs:
             index, first = run[0]
@@ -187,8 +180,23 @@ class FanLowering:
                     left -= 1
                     code[index] = self._gather(worker, [i for _, i in run], mailbox, final=not left)
                 case _:
-                    code[index] = self._lowering.lower_one(worker, first)
+                    code[index] = self._plain(worker, first)
         return tuple(code)
+
+    def _runs_of(self, worker: Worker) -> list[list[tuple[int, Instruction]]]:
+        key = id(worker.program)  # the same object for all groups and threads of a rank; kept alive by the job
+        if key not in self._cut:
+            self._cut[key] = list(_runs(worker.program))
+        return self._cut[key]
+
+    def _plain(self, worker: Worker, instruction: Instruction) -> tuple[Primitive, ...]:
+        """Lower work that needs nobody else once for all machines of a kind that are equally slow."""
+        if not isinstance(instruction, Compute | Metric | Update) or getattr(instruction, "ordered", False):
+            return self._lowering.lower_one(worker, instruction)
+        key = id(instruction), worker.node.kind, self._machines[worker.node.name].slowness
+        if key not in self._works:
+            self._works[key] = self._lowering.lower_one(worker, instruction)
+        return self._works[key]
 
     def _scatter(self, worker: Worker, run: list[Any], mailbox: Mailbox) -> tuple[Primitive, ...]:
         key = worker.rank, run[0].channel
@@ -245,135 +253,5 @@ class FanLowering:
         return np.array(chosen, dtype=np.intp), np.cumsum(costs[::-1])[::-1], round(sum(costs))
 
     def _asked(self, worker: Worker) -> list[Place]:
-        run = next(run for run in _runs(worker.program) if _kind(run[0][1]) == "send")
+        run = next(run for run in self._runs_of(worker) if _kind(run[0][1]) == "send")
         return [instruction.peer for _, instruction in run if isinstance(instruction, Send)]
-
-
-class FanNetwork:
-    """Works out fans on the queues of a network and of the servers' cores and memory.
-
-    Parameters
-    ----------
-    engine : Engine
-        The clock.
-    network : FifoNetwork
-        Its links are shared with all other messages.
-    machines : sequence of Machine
-        The servers among them get a :class:`ServerCores` in the place of their cores.
-    servers : sequence of int
-        Indices of the embedding servers.
-    """
-
-    def __init__(
-        self, engine: Engine, network: FifoNetwork, machines: Sequence[Machine], servers: Sequence[int]
-    ) -> None:
-        self._engine, self._network, self._count = engine, network, len(machines)
-        cores = [math.ceil(machines[index].cores.capacity - 1e-9) for index in servers]
-        self._core_free = np.full((len(machines), max(cores)), math.inf)
-        self._core_rate = np.ones(len(machines))
-        self._core_taken = np.zeros(len(machines))
-        self._memory_free = np.zeros(len(machines))
-        self._memory_rate = np.full(len(machines), math.inf)
-        self._latency = np.array([network.latency_ns(index) for index in range(len(machines))], dtype=np.float64)
-        for index, count in zip(servers, cores, strict=True):
-            machine = machines[index]
-            self._core_free[index, :count] = 0.0
-            self._core_rate[index] = machine.cores.capacity / count
-            self._memory_rate[index] = machine.memory_bytes_per_ns
-            machine.cores = ServerCores(
-                engine, machine.cores.capacity, self._core_free[index], self._core_taken[index:]
-            )
-            machine.memory = None
-        self._machines = machines
-
-    def scatter(
-        self, scatter: Scatter, source: int, factor: float, deliver: Callable[[tuple[Mailbox, Times]], None]
-    ) -> None:
-        """Send a fan whose last message leaves now."""
-        fan, network = scatter.fan, self._network
-        size = float(fan.sent_bytes.sum())
-        network.sent_bytes += round(size)
-        network.taken[source] += size
-        ready = self._engine.now - fan.lead_ns * factor
-        ends, starts = _pass(ready, fan.sent_bytes / network.rate(source), float(network.free[source]))
-        network.free[source] = ends[-1]
-        first = max(self._engine.now, round(float(starts[0])))
-        self._engine.at(first, self._serve, (scatter, source, starts, ends, deliver))
-
-    def _serve(self, fanned: tuple[Scatter, int, Times, Times, Callable[[tuple[Mailbox, Times]], None]]) -> None:
-        """Let the messages pass the servers."""
-        scatter, source, starts, ends, deliver = fanned
-        fan, network, servers = scatter.fan, self._network, scatter.fan.servers
-        receive = self._count + servers
-        network.free[receive] = np.maximum(starts, network.free[receive]) + fan.sent_bytes / network.rates_of(receive)
-        network.taken[receive] += fan.sent_bytes
-        network.arrived_bytes += round(float(fan.sent_bytes.sum()))
-        served = self._work(fan, np.maximum(network.free[receive], ends) + self._latency[source])
-        if not fan.answered:
-            return
-        network.sent_bytes += round(float(fan.answer_bytes.sum()))
-        begun = np.maximum(served, network.free[servers])
-        sent = begun + fan.answer_bytes / network.rates_of(servers)
-        network.free[servers] = sent
-        network.taken[servers] += fan.answer_bytes
-        first = max(self._engine.now, round(float(begun.min())))
-        self._engine.at(first, self._answer, (scatter, source, begun, sent, deliver))
-
-    def _work(self, fan: Fan, arrived: Times) -> Times:
-        """Let the servers work; return when each is done."""
-        servers = fan.servers
-        rows = self._core_free[servers]
-        chosen = rows.argmin(axis=1)
-        free = rows[np.arange(len(servers)), chosen]
-        ends = np.maximum(arrived, free) + fan.serve_ns / self._core_rate[servers]
-        self._core_free[servers, chosen] = ends
-        self._core_taken[servers] += fan.serve_ns
-        memory = np.maximum(arrived, self._memory_free[servers]) + fan.traffic_bytes / self._memory_rate[servers]
-        self._memory_free[servers] = memory
-        for index, traffic in zip(servers.tolist(), fan.traffic_bytes.tolist(), strict=True):
-            self._machines[index].traffic_bytes += traffic
-        done: Times = np.maximum(ends, memory)
-        return done
-
-    def _answer(self, fanned: tuple[Scatter, int, Times, Times, Callable[[tuple[Mailbox, Times]], None]]) -> None:
-        """Let the answers pass the rank's NIC; hand over when each arrives."""
-        scatter, source, begun, sent, deliver = fanned
-        fan, network, link = scatter.fan, self._network, self._count + source
-        order = np.argsort(begun, kind="stable")
-        ends, _ = _pass(begun[order], fan.answer_bytes[order] / network.rate(link), float(network.free[link]))
-        network.free[link] = ends[-1]
-        size = float(fan.answer_bytes.sum())
-        network.taken[link] += size
-        network.arrived_bytes += round(size)
-        arrived = np.empty_like(ends)
-        arrived[order] = ends
-        deliver((scatter.mailbox, np.maximum(arrived, sent) + self._latency[fan.servers]))
-
-
-class ServerCores:
-    """The cores of one server as a row of a matrix: the interface of ``simulator.machines.Resource``."""
-
-    def __init__(self, engine: Engine, capacity: float, row: Times, taken: Times) -> None:
-        self.capacity = capacity
-        self._engine, self._row, self._taken = engine, row, taken
-        self._rate = capacity / int(np.isfinite(row).sum())
-
-    def served(self) -> float:
-        """Work done so far."""
-        left = self._row[np.isfinite(self._row)] - self._engine.now
-        return float(self._taken[0] - self._rate * left[left > 0.0].sum())
-
-    def add(self, work: float, then: Callable[[Any], None], argument: Any) -> None:
-        """Queue a job; ``then(argument)`` is called when its work is done."""
-        core = int(self._row.argmin())
-        end = max(float(self._row[core]), self._engine.now) + work / self._rate
-        self._row[core] = end
-        self._taken[0] += work
-        self._engine.at(round(end), then, argument)
-
-
-def _pass(ready: Times, service: Times, free: float) -> tuple[Times, Times]:
-    """Ends and starts of jobs that pass one server in the given order (Lindley's recursion as a running maximum)."""
-    total = np.cumsum(service)
-    ends = total + np.maximum(np.maximum.accumulate(ready - (total - service)), free)
-    return ends, ends - service

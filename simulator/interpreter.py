@@ -13,7 +13,8 @@ from typing import Any
 
 from simulator.engine import Engine
 from simulator.errors import Deadlock
-from simulator.fans import FanNetwork, Gather, Scatter
+from simulator.fan_network import FanNetwork
+from simulator.fans import Gather, Scatter
 from simulator.lowering import Lowering
 from simulator.network import Network
 from simulator.primitives import Await, Emit, EveryGap, Mailbox, Meeting, Message, Part, Primitive, Read, Work

@@ -11,8 +11,8 @@ from simulator.runner import Runner
 from simulator.scenario import Scenario
 from simulator.usage import Snapshot, snapshot
 
-#: Steps after the warm-up before which a run is not ended early: four batches of two (3 degrees of freedom, t = 3.2).
-ENOUGH_STEPS = 8
+#: Steps after the warm-up before which a run is not ended early: three batches of two (2 degrees of freedom, t = 4.3).
+ENOUGH_STEPS = 6
 
 
 class Observer:

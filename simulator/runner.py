@@ -105,11 +105,11 @@ class Runner:
         return factor
 
     def merge(self) -> None:
-        """Let successive work be one job where the memory bandwidth is not simulated: the time is the same.
+        """Let successive work be one job: the time is the same where memory bandwidth does not bind.
 
         The primitives then no longer tell where an instruction ends.
         """
-        if self.machine.memory is not None or any(isinstance(primitive, EveryGap) for primitive in self.flat):
+        if any(isinstance(primitive, EveryGap) for primitive in self.flat):
             return
         flat, origin = self.flat, self.origin
         self.flat, self.origin = [], []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,8 @@ from programs.transform import JobPrograms
 from programs.workers import Worker, workers
 from simulator.conditions import UNDISTURBED, Conditions
 from simulator.engine import Engine, to_ns
-from simulator.fans import FanLowering, FanNetwork, fans_apply, without_servers
+from simulator.fan_network import FanNetwork
+from simulator.fans import FanLowering, fans_apply, without_servers
 from simulator.fidelity import Fidelity
 from simulator.fifo import FifoNetwork, FifoResource
 from simulator.folding import UNFOLDED, Folding
@@ -143,10 +145,10 @@ def stage(
     ]
     for worker in found:
         by_name[worker.node.name].workers += 1
-    _drop_slack_memory(machines, runners)
     if merge:
         for runner in runners:
             runner.merge()
+    _drop_slack_memory(machines, runners)
     servers = tuple(SyncServer(w, by_name[w.node.name], lowering.inbox(w.rank)) for w in found if w.role == "sync")
     return Scenario(
         plan,
@@ -236,20 +238,21 @@ def _shadows(plan: Plan, runners: Sequence[Runner]) -> tuple[Shadow, ...]:
 def _drop_slack_memory(machines: Sequence[Machine], runners: Sequence[Runner]) -> None:
     """Stop simulating memory bandwidth where it cannot bind.
 
-    It cannot if no job needs longer for its traffic than for its core even when every worker that shares the bandwidth
-    wants its part at once.
+    It cannot if no job needs longer for its traffic than for its core when every worker that shares the bandwidth wants its
+    part at once: n jobs on c cores go at min(1, c / n) and have 1 / n of the bandwidth.
     """
-    sharers: dict[int, int] = {}
+    sharers: dict[int, int] = defaultdict(int)
     for machine in machines:
-        if machine.memory is not None:
-            sharers[id(machine.memory)] = sharers.get(id(machine.memory), 0) + machine.workers
-    binds = {
-        id(r.machine.memory)
-        for r in runners
-        for p in r.flat
-        if r.machine.memory is not None and isinstance(p, Work)
-        if p.traffic_bytes * sharers[id(r.machine.memory)] > p.core_ns * r.machine.memory.capacity
-    }
+        sharers[id(machine.memory)] += machine.workers
+    binds: set[int] = set()
+    for runner in runners:
+        memory = runner.machine.memory
+        if memory is None or id(memory) in binds:
+            continue
+        active = min(sharers[id(memory)], runner.machine.cores.capacity)
+        for p in runner.flat:
+            if isinstance(p, Work) and p.traffic_bytes * active > p.core_ns * memory.capacity:
+                binds.add(id(memory))
     for machine in machines:
         if machine.memory is not None and id(machine.memory) not in binds:
             machine.memory = None

@@ -13,7 +13,7 @@ from simulator import statistics
 from simulator.bound import bound
 from simulator.conditions import UNDISTURBED, Conditions
 from simulator.fidelity import Fidelity, choose
-from simulator.folding import UNFOLDED, primitives_per_step, strongest
+from simulator.folding import UNFOLDED, Folding, primitives_per_step, strongest
 from simulator.machines import Sharing, default_sharing, nodes_of
 from simulator.observer import Observer
 from simulator.report import report
@@ -48,6 +48,7 @@ def simulate(
     fidelity: Fidelity | str = Fidelity.AUTO,
     precision: float | None = None,
     conditions: Conditions = UNDISTURBED,
+    fold: bool = True,
 ) -> SimulationResult:
     """Simulate a plan.
 
@@ -75,6 +76,8 @@ def simulate(
         :data:`PRECISION` for a plan above :data:`BUDGET`, else all steps are made. 0 makes all steps.
     conditions : Conditions
         Stragglers, slow nodes and readers, racks, failures.
+    fold : bool
+        Whether one group or rank may stand for all that are alike in a plan above :data:`BUDGET`.
 
     Returns
     -------
@@ -97,7 +100,7 @@ def simulate(
         variation = VARIATION if sharing is not Sharing.NONE and plan.elp > plan.batch else 0.0
     job = transform(plan)
     large = primitives_per_step(job) * steps > BUDGET
-    folding = strongest(plan, sharing, conditions) if large else UNFOLDED
+    folding = (strongest(plan, sharing, conditions) if fold else Folding(merged=True)) if large else UNFOLDED
     level = choose(_fidelity(fidelity), job, folding, steps)
     if level is Fidelity.BOUND:
         lane = transform(replace(plan, hogwild=1))

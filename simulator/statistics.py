@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from simulator.engine import NANOSECONDS
 
@@ -92,4 +92,4 @@ def estimate(
     rates = [throughput(done, begun, batch, low, high) for low, high in itertools.pairwise(cuts)]
     if not all(math.isfinite(found) for found in rates):
         return rate, math.nan
-    return rate, float(stats.t.ppf(0.975, batches - 1) * np.std(rates, ddof=1) / math.sqrt(batches))
+    return rate, float(stdtrit(batches - 1, 0.975) * np.std(rates, ddof=1) / math.sqrt(batches))
