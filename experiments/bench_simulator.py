@@ -13,7 +13,7 @@ import math
 import multiprocessing
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
@@ -41,7 +41,7 @@ class Size:
     centres: int = 1
 
     def __str__(self) -> str:
-        return f"{self.groups}x{self.nodes}x{self.threads}"
+        return f"{self.groups}x{self.nodes}x{self.threads}/{self.servers}"
 
 
 #: Sizes with, for each, thread-iterations per second of SimPy callbacks and of a bare heapq loop in the study, with N
@@ -114,12 +114,12 @@ def plan_of(size: Size) -> Plan:
     )
 
 
-def measure(size: Size, level: str, fold: bool) -> Row:
-    """Simulate a size to a 1 % interval; building the plan is not counted, transforming and staging it is."""
+def measure(size: Size, level: str, fold: bool, precision: float) -> Row:
+    """Simulate a size to an interval (0: all steps); building the plan is not counted, transforming and staging it is."""
     plan = plan_of(size)
     costs = roofline_costs(plan.model, plan.batch, plan.groups[0][0])
     began = time.process_time()
-    found = simulate(plan, costs, steps=STEPS, precision=PRECISION, fidelity=level, fold=fold, record=False)
+    found = simulate(plan, costs, steps=STEPS, precision=precision, fidelity=level, fold=fold, record=False)
     seconds = time.process_time() - began
     return Row(
         size=str(size),
@@ -134,14 +134,14 @@ def measure(size: Size, level: str, fold: bool) -> Row:
     )
 
 
-def rows(sizes: tuple[Size, ...], levels: tuple[str, ...], folds: tuple[bool, ...]) -> Iterator[Row]:
+def rows(sizes: Sequence[Size], levels: Sequence[str], precision: float) -> Iterator[Row]:
     """Measure every size at every level, unfolded and folded, each in a process of its own."""
     context = multiprocessing.get_context("spawn")
     for size in sizes:
         for level in levels:
-            for fold in folds:
+            for fold in (False, True):
                 with ProcessPoolExecutor(1, mp_context=context) as pool:
-                    yield pool.submit(measure, size, level, fold).result()
+                    yield pool.submit(measure, size, level, fold, precision).result()
 
 
 def line(row: Row, study: tuple[int, int] | None) -> str:
@@ -149,7 +149,7 @@ def line(row: Row, study: tuple[int, int] | None) -> str:
     beside = f"{study[0]:10,} {study[1]:10,}" if study else f"{'':>10} {'':>10}"
     interval = "-" if math.isnan(row.relative_ci95) else f"{row.relative_ci95:.2%}"
     return (
-        f"{row.size:>9} {row.level:>6} {'folded' if row.folded else 'all':>7} {row.iterations:11,} {row.events:11,} "
+        f"{row.size:>11} {row.level:>6} {'folded' if row.folded else 'all':>7} {row.iterations:11,} {row.events:11,} "
         f"{row.cpu_seconds:8.2f} {row.rate:11,.0f} {beside} {row.samples_per_second:14,.0f} {interval:>7} "
         f"{row.peak_bytes / 2**20:6.0f}"
     )
@@ -162,11 +162,14 @@ def main() -> None:
     parser.add_argument("--growing", action="store_true", help="the clusters up to 1,024 nodes only")
     settings = parser.parse_args()
     study = {str(size): (callbacks, bare) for size, callbacks, bare in STUDY}
-    head = f"{'G x N x T':>9} {'level':>6} {'':>7} {'thread-its':>11} {'events':>11} {'CPU s':>8} {'its/CPU s':>11}"
+    head = f"{'G x N x T/S':>11} {'level':>6} {'':>7} {'thread-its':>11} {'events':>11} {'CPU s':>8} {'its/CPU s':>11}"
     print(f"{head} {'callbacks':>10} {'heapq':>10} {'samples/s':>14} {'+-':>7} {'MiB':>6}")
-    sizes = GROWING if settings.growing else (*(size for size, *_ in STUDY), *GROWING)
-    for row in rows(sizes, tuple(settings.levels), (False, True)):
-        print(line(row, study.get(row.size)), flush=True)
+    for sizes, precision in (
+        ((), 0.0) if settings.growing else ([size for size, *_ in STUDY], 0.0),
+        (GROWING, PRECISION),
+    ):
+        for row in rows(sizes, settings.levels, precision):
+            print(line(row, study.get(row.size)), flush=True)
 
 
 if __name__ == "__main__":

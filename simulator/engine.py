@@ -11,7 +11,7 @@ The engine knows nothing of workers, networks or plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from heapq import heappop, heappush
 from typing import Any
@@ -37,9 +37,9 @@ class Order(IntEnum):
 class Clock(simpy.Environment):
     """A SimPy environment whose queue also holds calls: pairs (function, argument) in the place of an event."""
 
-    def call_at(self, time_ns: int, order: int, then: Callable[[Any], None], argument: Any) -> None:
-        """Put a call into the queue."""
-        heappush(self._queue, (time_ns, order, next(self._eid), (then, argument)))  # type: ignore[misc]
+    def calls(self) -> tuple[list[Any], Iterator[int]]:
+        """Return the queue of (time, order, sequence, call) and the sequence, for whoever puts calls into it."""
+        return self._queue, self._eid
 
     def step(self) -> None:
         """Take the next event or call."""
@@ -64,6 +64,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.env = Clock(initial_time=0)
+        self._queue, self._sequence = self.env.calls()
         self.events = 0
         self._stopped = False
 
@@ -75,7 +76,7 @@ class Engine:
     def at(self, time_ns: int, then: Callable[[Any], None], argument: Any = None, order: int = 0) -> None:
         """Call ``then(argument)`` at a time that has not passed, in an :class:`Order`."""
         self.events += 1
-        self.env.call_at(time_ns, order, then, argument)
+        heappush(self._queue, (time_ns, order, next(self._sequence), (then, argument)))
 
     def stop(self) -> None:
         """End :meth:`run` after the present event."""

@@ -186,12 +186,14 @@ class Interpreter:
         return False
 
     def _worked(self, runner: Runner) -> None:
-        work = runner.flat[runner.position]
-        elapsed = self._engine.now - runner.since
-        if isinstance(work, Work):  # always; for the type checker
-            ideal = min(elapsed, runner.machine.ideal_ns(runner.core_ns, work.traffic_bytes))
-            runner.split[work.part] += ideal
+        work: Any = runner.flat[runner.position]
+        elapsed, ideal = self._engine.now - runner.since, runner.core_ns
+        if runner.machine.memory is not None:
+            ideal = runner.machine.ideal_ns(ideal, work.traffic_bytes)
+        if elapsed > ideal:  # else the time is that of an idle machine, to the rounding of its end
             runner.split[Part.SYNC if work.part is Part.SYNC else Part.CONTENTION] += elapsed - ideal
+            elapsed = ideal
+        runner.split[work.part] += elapsed
         self._go_on(runner)
 
     def _emit(self, _: Runner, emit: Emit) -> bool:

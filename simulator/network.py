@@ -14,9 +14,10 @@ not of the flows. The network knows machines by index and nothing of workers or 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from simulator.engine import NANOSECONDS, Engine, Order, to_ns
@@ -71,35 +72,39 @@ def max_min_rates(flows: Sequence[tuple[int, ...]], capacity: Sequence[float]) -
         Rate of one flow of each class, in the unit of ``capacity``.
     """
     rates = [-1.0] * len(flows)
-    crossing: list[list[int]] = [[] for _ in capacity]
-    weight = [0] * len(capacity)
+    crossing: dict[int, list[int]] = defaultdict(list)
+    weight: dict[int, int] = defaultdict(int)
     for index, (*links, count) in enumerate(flows):
         for link in links:
             crossing[link].append(index)
             weight[link] += count
-    shares = {link: capacity[link] / count for link, count in enumerate(weight) if count}
-    while shares:
-        link = min(shares, key=shares.__getitem__)
-        share = shares.pop(link)
+    shares = {link: capacity[link] / count for link, count in weight.items()}
+    queue = [(share, link) for link, share in shares.items()]
+    heapify(queue)
+    while queue:
+        share, link = heappop(queue)
+        if not weight[link]:
+            continue
+        if share != shares[link]:  # it has grown since: shares never fall
+            heappush(queue, (shares[link], link))
+            continue
+        weight[link] = 0
         for index in crossing[link]:
-            if rates[index] >= 0.0:
-                continue
-            rates[index] = share
-            *links, count = flows[index]
-            for other in links:
-                if other != link:
-                    _take(other, share, count, shares, weight)
+            if rates[index] < 0.0:
+                rates[index] = share
+                *links, count = flows[index]
+                for other in links:
+                    if other != link:
+                        _take(other, share, count, shares, weight)
     return rates
 
 
-def _take(link: int, share: float, count: int, shares: dict[int, float], weight: list[int]) -> None:
+def _take(link: int, share: float, count: int, shares: dict[int, float], weight: dict[int, int]) -> None:
     """Take flows whose rate is fixed off a link; what is left never falls below ``share``: no rate rounds to zero."""
     rest = weight[link] - count
-    if rest:
+    if rest > 0:
         left = (shares[link] * weight[link] - share * count) / rest
         shares[link] = left if left > share else share
-    else:
-        shares.pop(link, None)
     weight[link] = rest
 
 
