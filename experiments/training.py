@@ -160,4 +160,6 @@ def modelled_durations(plan: Plan, costs: CostTable) -> dict[str, Sequence[float
     """Modelled seconds of every instruction of every worker, cores unshared: what the paced clock sleeps to."""
     timeline = simulate(plan, costs, steps=8, warmup=2, sharing=Sharing.NONE).timeline
     assert timeline is not None
-    return {worker.worker: worker.busy[2:].mean(axis=0).tolist() for worker in timeline.workers}
+    return {
+        w.worker: w.busy.mean(axis=0).tolist() if len(w.busy) else [0.0] * w.busy.shape[1] for w in timeline.workers
+    }

@@ -1,0 +1,92 @@
+"""Schedule and synchronisation alone: what ``hiertrain figure paced`` does.
+
+Every instruction of a run really happens, then sleeps to a modelled duration, so costs cannot be wrong and a difference
+between prediction and measurement is one of order, waiting or synchronisation. Durations are the measured ones times a
+factor, large enough that the machine's few cores can do the real work within them. Wall clock, the first half of the run
+left out (workers start late and catch up); never to be quoted as accuracy of costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from cost_models.costs import CostTable, OpCost, PhaseCost, TableCost
+from cost_models.profile_costs import profile_costs
+from executor.clock import ClockKind
+from executor.run import RunOptions, run
+from experiments.compare import measure_at
+from experiments.training import modelled_durations
+from experiments.validation import models, plans_of
+from placement.plan import Plan
+from problem.local import this_node
+from simulator.machines import Sharing
+from simulator.simulate import simulate
+
+#: How much longer than measured every instruction is made.
+STRETCH = 16.0
+
+
+@dataclass(frozen=True)
+class PacedRow:
+    """One plan: predicted samples per second and measured on the wall, ratio, and processes."""
+
+    plan: str
+    workers: int
+    predicted: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.predicted / self.measured
+
+
+def paced_rows(steps: int = 30, watch: Callable[[str], None] | None = None) -> list[PacedRow]:
+    """Run every plan of the second validation model on the paced clock."""
+    model = models()[1]
+    measured = profile_costs(measure_at(model, model.batch), model, model.batch, this_node())
+    rows = []
+    for plan in plans_of(model):
+        if watch is not None:
+            watch(plan.name)
+        rows.append(_paced(plan, stretched(measured, STRETCH), steps))
+    return rows
+
+
+def _paced(plan: Plan, costs: CostTable, steps: int) -> PacedRow:
+    options = RunOptions(
+        steps=steps, warmup=steps // 2, clock=ClockKind.PACED, durations=modelled_durations(plan, costs)
+    )
+    result = run(plan, options)
+    predicted = simulate(plan, costs, steps=steps, warmup=steps // 2, sharing=Sharing.NONE, record=False)
+    return PacedRow(plan.name, len(result.workers), predicted.samples_per_second, result.wall_samples_per_second)
+
+
+def stretched(costs: CostTable, factor: float) -> CostTable:
+    """Return costs with every core-second multiplied by ``factor``."""
+    message = costs.message
+    return replace(
+        costs,
+        ops={
+            name: OpCost(*(_times(p, factor) for p in (op.forward, op.backward, op.update)))
+            for name, op in costs.ops.items()
+        },
+        tables={
+            name: TableCost(_times(t.lookup, factor), _times(t.update, factor)) for name, t in costs.tables.items()
+        },
+        message=type(message)(
+            message.send_seconds * factor,
+            message.send_seconds_per_byte * factor,
+            message.receive_seconds * factor,
+            message.receive_seconds_per_byte * factor,
+        ),
+        next_batch_seconds=costs.next_batch_seconds * factor,
+        metric_seconds=costs.metric_seconds * factor,
+        sum_seconds_per_byte=costs.sum_seconds_per_byte * factor,
+        exchange_seconds_per_byte=costs.exchange_seconds_per_byte * factor,
+    )
+
+
+def _times(cost: PhaseCost, factor: float) -> PhaseCost:
+    return PhaseCost(cost.core_seconds * factor, cost.traffic_bytes)
