@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cost_models.costs import CostTable, PhaseCost
-from cost_models.memory import ids_bytes, pooled_bytes
+from cost_models.memory import ids_bytes, pooled_bytes, shard_in_flight_bytes
 from placement.cuts import candidates, cut_count, fewest_cuts
 from placement.group import GroupProblem, ServerLink
 from placement.loads import fixed_tally, runs_backward
@@ -24,7 +24,11 @@ from placement.nets import RANK, Contracted
 from placement.plan import Tag
 from placement.shapes import Shape, Side
 from placement.shard_state import Sharding
-from problem.model import EmbeddingTable, Model
+from problem.cluster import Node
+from problem.model import Model
+
+#: What a rank pulls at least: messages each way, bytes of ids, bytes of pooled rows.
+Pull = tuple[int, int, int]
 
 
 class Bounds:
@@ -62,6 +66,9 @@ class Bounds:
         self.pins = pins
         self.equal_tables = len({replace(table, name="") for table in model.tables}) == 1
         self._server_bound: dict[int, float] = {}
+        self._proven: dict[object, list[tuple[Pull, float]]] = {}
+        self._parts_of: dict[tuple[int, int], list[int]] = {}
+        self._sizes = tuple([size(table, batch) for table in model.tables] for size in (ids_bytes, pooled_bytes))
         self._work: tuple[PhaseCost, PhaseCost, float] | None = None
 
     def order(self, shape: Shape) -> tuple[float, int, int]:
@@ -81,7 +88,7 @@ class Bounds:
 
     def refine(self, shape: Shape) -> Shape:
         """Return the shape with the number of cuts that balances servers and ranks best, and its bound."""
-        if not self.equal_tables or _shares_machine(shape):
+        if not self.equal_tables or shares_machine(shape):
             return replace(shape, refined=True)
         values = candidates(len(self.model.tables), len(shape.servers))
         first = bisect_left(values, True, key=lambda v: self._served(shape, v) >= self._pulled(shape, v))
@@ -116,13 +123,17 @@ class Bounds:
 
     def fewest_shards(self, shape: Shape) -> int:
         """Return how many shards a shape needs at least, with the cuts that it stands for."""
-        cuts = self._cuts(shape, shape.per_server) if shape.per_server else 0
-        return max(len(self.model.tables) + int(cuts), sum(parts for _, parts in self._parts(shape)))
+        return max(len(self.model.tables) + self.least_cuts(shape), sum(self._parts(shape)))
 
-    def _parts(self, shape: Shape) -> list[tuple[EmbeddingTable, int]]:
-        """Tables, each with the number of servers that its bytes need at least."""
+    def _parts(self, shape: Shape) -> list[int]:
+        """Number of servers that the bytes of each table need at least, with a session's buffers on each of them."""
         largest = max((node.memory_bytes for node in shape.servers), default=1)
-        return [(table, max(1, -(-table.total_bytes // largest))) for table in self.model.tables]
+        sessions = len(shape.groups) * shape.ranks * self.hogwild
+        if (largest, sessions) not in self._parts_of:
+            room = ((t, largest - sessions * shard_in_flight_bytes(t, self.batch)) for t in self.model.tables)
+            parts = [-(-table.rows // max(1, had // table.bytes_per_row)) for table, had in room]
+            self._parts_of[largest, sessions] = [min(max(1, n), len(shape.servers) or 1) for n in parts]
+        return self._parts_of[largest, sessions]
 
     def _cuts(self, shape: Shape, per_server: float) -> float:
         parts = fewest_cuts(len(self.model.tables), len(shape.servers), per_server)
@@ -180,17 +191,13 @@ class Bounds:
     def _group_seconds(self, shape: Shape, cuts: int = 0) -> float:
         """Lower bound of the step of the first (fastest) group, with some more shards than tables."""
         (total, stay, path), group = self.work, shape.groups[0]
-        fixed = fixed_tally(self._pull_problem(shape, cuts))
-        own = sum(part[0] for part in fixed.core.values()) if not _shares_machine(shape) else 0.0
+        own, moved = (0.0, 0.0) if shares_machine(shape) else self._pulls(shape, cuts)
         slow = [self.costs.slowdown(node) for node in group]
         cores = sum(node.cores / s for node, s in zip(group, slow, strict=True))
         bandwidth = sum(node.memory_bandwidth_bytes_per_second for node in group)
         least = [(own + stay.core_seconds) * s / n.cores for n, s in zip(group[: shape.ranks], slow, strict=False)]
-        nic = [
-            max(fixed.tx[r], fixed.rx[r]) / node.nic_bytes_per_second
-            for r, node in enumerate(group[: shape.ranks])
-            if fixed.tx[r] and not _shares_machine(shape)
-        ]
+        served = {node.host for node in shape.servers}
+        nic = [moved / node.nic_bytes_per_second for node in group[: shape.ranks] if moved and node.host not in served]
         return max(
             shape.ranks * (own + total.core_seconds) / cores,
             shape.ranks * total.traffic_bytes / bandwidth,
@@ -199,22 +206,72 @@ class Bounds:
             path * min(slow) / self.hogwild,
         )
 
-    def _pull_problem(self, shape: Shape, cuts: int) -> GroupProblem:
-        """The group with servers that answer for free: as many messages as servers, as many bytes as shards."""
-        parts, more = self._parts(shape), 1 + cuts / max(1, len(self.model.tables))
-        ids, pooled = (
-            int(max(sum(n * size(t, self.batch) for t, n in parts), more * sum(size(t, self.batch) for t, _ in parts)))
-            for size in (ids_bytes, pooled_bytes)
-        )
-        shards = max(sum(n for _, n in parts), len(self.model.tables) + cuts)
-        count = max(1, min(len(shape.servers), shards)) if self.all_used or not shape.servers else 1
+    def _pulls(self, shape: Shape, cuts: int) -> tuple[float, float]:
+        """Core-seconds of a rank's fixed work, and bytes on its NIC if it shares no host with a server."""
+        fixed = fixed_tally(replace(self.relaxed(shape, cuts), nodes=shape.groups[0][:1], ranks=1, groups=1))
+        return sum(part[0] for part in fixed.core.values()), max(fixed.tx[0], fixed.rx[0])
+
+    def relaxed(self, shape: Shape, cuts: int = 0) -> GroupProblem:
+        """Return a group's problem that no sharding of a shape makes harder.
+
+        The servers answer for free, with as many messages as servers and as many bytes as shards.
+
+        Parameters
+        ----------
+        shape : Shape
+            The shape.
+        cuts : int
+            How many more shards than tables there are at least.
+        """
+        count, ids, pooled = self._pull(shape, cuts)
         links = tuple(
-            ServerLink(node, (), ids // count, pooled // count, PhaseCost(), PhaseCost())
+            ServerLink(_unhurried(node), (), ids // count, pooled // count, PhaseCost(), PhaseCost())
             for node in shape.servers[:count]
         )
         return GroupProblem(
-            self.model, self.costs, shape.groups[0], self.batch, self.hogwild, shape.ranks, servers=links
+            replace(self.model, tables=()),
+            self.costs,
+            shape.groups[0],
+            self.batch,
+            self.hogwild,
+            shape.ranks,
+            self.pins,
+            links,
         )
+
+    def _pull(self, shape: Shape, cuts: int) -> Pull:
+        parts, more = self._parts(shape), 1 + cuts / max(1, len(self.model.tables))
+        ids, pooled = (
+            int(max(sum(n * size for n, size in zip(parts, sizes, strict=True)), more * sum(sizes)))
+            for sizes in self._sizes
+        )
+        shards = max(sum(parts), len(self.model.tables) + cuts)
+        count = max(1, min(len(shape.servers), shards)) if self.all_used or not shape.servers else 1
+        return count, ids, pooled
+
+    # ---- what was proven
+
+    def least_cuts(self, shape: Shape) -> int:
+        """Return how many cuts a shape stands for at least, besides those that memory forces."""
+        return int(self._cuts(shape, shape.per_server)) if shape.per_server else 0
+
+    def knows(self, shape: Shape) -> bool:
+        """Whether a relaxed problem of such a group was solved."""
+        return _group_kind(shape) in self._proven
+
+    def learn(self, shape: Shape, seconds: float) -> None:
+        """Remember what was proven for the relaxed problem of a shape: it holds wherever no less is pulled."""
+        pull = self._pull(shape, self.least_cuts(shape))
+        self._proven.setdefault(_group_kind(shape), []).append((pull, seconds))
+
+    def raised(self, shape: Shape) -> Shape:
+        """Return the shape with its bound raised to what was proven for relaxed problems that are no harder."""
+        known = self._proven.get(_group_kind(shape), ()) if not shares_machine(shape) else ()
+        if not known:
+            return shape
+        pull = self._pull(shape, self.least_cuts(shape))
+        proven = [s for least, s in known if all(a <= b for a, b in zip(least, pull, strict=True))]
+        return replace(shape, bound_seconds=max([shape.bound_seconds, *proven]))
 
     def _server_seconds(self, shape: Shape) -> float:
         """Lower bound of the busiest embedding server's step."""
@@ -225,6 +282,22 @@ class Bounds:
         return self._server_bound.get(count, 0.0) * len(shape.groups) * shape.ranks
 
 
-def _shares_machine(shape: Shape) -> bool:
+def _unhurried(node: Node) -> Node:
+    """The node with resources that never bind; its host and latency are kept."""
+    return replace(
+        node,
+        cores=10**9,
+        memory_bandwidth_bytes_per_second=1e30,
+        nic_bytes_per_second=1e30,
+        memory_bytes=2**60,
+    )
+
+
+def _group_kind(shape: Shape) -> object:
+    """What two shapes have in common if a placement of the first group is worth the same in both."""
+    return shape.ranks, tuple(replace(node, name="", host="") for node in shape.groups[0])
+
+
+def shares_machine(shape: Shape) -> bool:
     """Whether a server is one of the group's nodes (a cluster of one machine)."""
     return bool({n.name for n in shape.servers} & {n.name for group in shape.groups for n in group})

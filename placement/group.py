@@ -141,9 +141,27 @@ class GroupProblem:
         names = {node.name for node in self.nodes}
         return not self.hosts_mixed and (self.size == 1 or not any(link.node.name in names for link in self.servers))
 
+    @cached_property
+    def links_of(self) -> Mapping[str, tuple[int, ...]]:
+        """Numbers of the servers that hold rows of each table, rising."""
+        found: dict[str, list[int]] = {}
+        for number, link in enumerate(self.servers):
+            for table in link.tables:
+                found.setdefault(table, []).append(number)
+        return {table: tuple(numbers) for table, numbers in found.items()}
+
+    @cached_property
+    def ids_bytes(self) -> int:
+        """Bytes of the ids of all tables for one batch."""
+        return sum(ids_bytes(table, self.batch) for table in self.model.tables)
+
     def bytes_of(self, name: str) -> int:
         """Bytes of an operator's output for one batch."""
-        return tensor_bytes(self.model.graph[name], self.batch)
+        return self._output_bytes[name]
+
+    @cached_property
+    def _output_bytes(self) -> Mapping[str, int]:
+        return {op.name: tensor_bytes(op, self.batch) for op in self.model.graph}
 
     @cached_property
     def machines(self) -> tuple[Node, ...]:

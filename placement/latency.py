@@ -95,6 +95,7 @@ class _Session:
         self.servers = [0.0] * len(problem.servers)
         self.home = {op.name: home(op, tags, rank) for op in self.graph}
         self.users = {op.name: self._users(op) for op in self.graph}
+        self.links = problem.links_of
         self.dp_bytes = dp_parameter_bytes(problem, tags)
 
     def _users(self, op: Operator) -> dict[int, int]:
@@ -167,10 +168,10 @@ class _Session:
     def fetch(self, table: str) -> None:
         """Receive on the rank the messages that hold a table's pooled rows, and add the parts of a split table."""
         self.fetched.add(table)
-        for number, link in enumerate(self.problem.servers):
-            if table in link.tables and number in self.pooled:
+        for number in self.links.get(table, ()):
+            if number in self.pooled:
                 self.nodes[self.rank] = max(self.nodes[self.rank], self.pooled.pop(number))
-                self._spend(self.rank, self.costs.message.receive(link.pooled_bytes))
+                self._spend(self.rank, self.costs.message.receive(self.problem.servers[number].pooled_bytes))
         parts = self.problem.split_tables.get(table, 1)
         self._spend(self.rank, (parts - 1) * self.costs.sum_seconds_per_byte * self.problem.bytes_of(table))
 
@@ -182,15 +183,14 @@ class _Session:
             self.waiting[table] -= 1
             if not self.waiting[table]:
                 self._complete(table)
-                for number, link in enumerate(self.problem.servers):
-                    self._push(number, link, table)
+                for number in self.links.get(table, ()):
+                    self._push(number, self.problem.servers[number])
 
-    def _push(self, number: int, link: ServerLink, table: str) -> None:
-        if table in link.tables:
-            self.pending[number] -= 1
-            if not self.pending[number]:
-                self._spend(self.rank, self.costs.message.send(link.pooled_bytes))
-                self._serve(number, link, self.nodes[self.rank], link.pooled_bytes, link.update)
+    def _push(self, number: int, link: ServerLink) -> None:
+        self.pending[number] -= 1
+        if not self.pending[number]:
+            self._spend(self.rank, self.costs.message.send(link.pooled_bytes))
+            self._serve(number, link, self.nodes[self.rank], link.pooled_bytes, link.update)
 
     # ---- operators
 

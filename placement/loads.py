@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cost_models.costs import PhaseCost
-from cost_models.memory import ids_bytes, in_flight_bytes, resident_bytes
+from cost_models.memory import in_flight_bytes, resident_bytes
 from cost_models.network import all_reduce_bytes, all_reduce_core_seconds, all_reduce_messages, on_one_host
 from placement.group import GroupProblem, ServerLink
 from placement.plan import DP, Tag
@@ -156,7 +156,7 @@ def _add_fixed(total: Tally, rank: int, times: int) -> None:
     """Book what a rank's session does whatever the tags: take a batch, pull and push embeddings, record the loss."""
     problem, costs = total.problem, total.problem.costs
     total.core["other"][rank] += times * (costs.next_batch_seconds + costs.metric_seconds)
-    total.memory[rank] += times * problem.hogwild * sum(ids_bytes(t, problem.batch) for t in problem.model.tables)
+    total.memory[rank] += times * problem.hogwild * problem.ids_bytes
     for link in problem.servers:
         _add_pull(total, link, rank, times)
     for table, parts in problem.split_tables.items():

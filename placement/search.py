@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cost_models.costs import CostTable
-from placement.bounds import Bounds
+from placement.bounds import Bounds, shares_machine
 from placement.candidates import resolve_pins
 from placement.diagnose import no_fit
 from placement.errors import DoesNotFit
@@ -123,24 +123,31 @@ class _Search:
         waiting = sorted((self.bounds.quick(shape) for shape in self.shapes.all()), key=self.bounds.order)
         while waiting and not self._done(waiting[0]):
             shape = waiting.pop(0)
-            if not shape.refined:
-                insort(waiting, self.bounds.refine(shape), key=self.bounds.order)
-                continue
-            for sibling in self.bounds.siblings(shape):
-                insort(waiting, sibling, key=self.bounds.order)
             try:
-                self._try(shape)
+                found = self._look(shape)
             except KeyboardInterrupt:  # with no plan yet, the first baseline that fits will do
-                self.interrupted, self.deadline = True, time.monotonic()
-                waiting.insert(0, shape)
-            if self.interrupted and self.best is not None:
-                break
+                self.interrupted, self.deadline, found = True, time.monotonic(), [shape]
+            for one in found:
+                insort(waiting, one, key=self.bounds.order)
         self._insist()
         if self.best is None:
             if self.interrupted:
                 raise KeyboardInterrupt
             raise self._no_plan(waiting)
         return self._result(self.best, waiting)
+
+    def _look(self, shape: Shape) -> list[Shape]:
+        """Sharpen the bound of a shape, or solve it; return the shapes to be looked at instead of it."""
+        raised = self.bounds.raised(shape)
+        if raised.bound_seconds > shape.bound_seconds:
+            return [raised]
+        if not shape.refined:
+            return [self.bounds.refine(shape)]
+        if self._disappointing(shape):
+            self._relaxed(shape)
+            return [shape]
+        self._try(shape)
+        return list(self.bounds.siblings(shape))
 
     def _insist(self) -> None:
         """Solve again, with more effort, the shapes whose bounds keep the gap of the job open."""
@@ -161,6 +168,8 @@ class _Search:
     def _done(self, shape: Shape) -> bool:
         if self.best is None:
             return False
+        if self.interrupted:
+            return True
         promising = self.bounds.rate(shape) > self.best.value * (1 + max(self.options.gap, PRECISION))
         return not promising or time.monotonic() > self.deadline
 
@@ -239,17 +248,34 @@ class _Search:
             return 0.0
         serves = solution.evaluation is not None and solution.evaluation.busiest.role == "server"
         cut = len(shards) > self.bounds.fewest_shards(shape)
-        seconds = shape.bound_seconds if serves or cut else solution.bound_seconds
+        seconds = self._relaxed(shape) if serves or cut else solution.bound_seconds
         samples = len(shape.groups) * shape.ranks * self.batch
         return samples / seconds if seconds else float("inf")
 
+    def _disappointing(self, shape: Shape) -> bool:
+        """Whether groups like this did less than the best plan, so that their placement, not the servers, seems to bind."""
+        if self.best is None or shares_machine(shape) or self.bounds.knows(shape):
+            return False
+        alike = [solved for solved in self.solved if solved.shape.group_size == shape.group_size]
+        return bool(alike) and self.best not in alike
+
+    def _relaxed(self, shape: Shape) -> float:
+        """Bound of a shape whatever the sharding: that of the group's placement with servers that answer for free."""
+        if shares_machine(shape) or self.interrupted:
+            return shape.bound_seconds
+        relaxed = self.bounds.relaxed(shape, self.bounds.least_cuts(shape))
+        solution = solve_group(Contracted(relaxed), self._limits(1), shape.bound_seconds)
+        self.bounds.learn(shape, solution.bound_seconds)
+        self.interrupted = solution.interrupted
+        return max(shape.bound_seconds, solution.bound_seconds)
+
     def _collect(self, found: Solved, distinct: list[tuple[GroupProblem, int]], solution: GroupSolution) -> None:
         """Judge the proposals of one group in all groups; remember the best tags and the baselines."""
-        candidates = {baseline.name: baseline.tags for baseline in solution.baselines}
-        for name, tags in (*candidates.items(), ("", solution.tags)):
-            if tags is None:
-                continue
-            value, reason = _job_value(distinct, tags)
+        proposed = [(baseline.name, baseline.tags, baseline.evaluation) for baseline in solution.baselines]
+        if solution.tags is not None and solution.evaluation is not None:
+            proposed.append(("", solution.tags, solution.evaluation))
+        for name, tags, evaluation in proposed:
+            value, reason = _job_value(distinct, tags, evaluation)
             if name and (name not in found.baselines or (value or 0.0) > (found.baselines[name][0] or 0.0)):
                 found.baselines[name] = (value, reason)
             if value is not None and (found.tags is None or value > found.value):
@@ -348,11 +374,16 @@ def _distinct(problems: tuple[GroupProblem, ...]) -> list[tuple[GroupProblem, in
     return list(found.values())
 
 
-def _job_value(distinct: list[tuple[GroupProblem, int]], tags: Mapping[str, Tag]) -> tuple[float | None, str]:
-    """Samples per second of all groups with these tags; None and a reason if some group lacks memory."""
+def _job_value(
+    distinct: list[tuple[GroupProblem, int]], tags: Mapping[str, Tag], known: Evaluation
+) -> tuple[float | None, str]:
+    """Samples per second of all groups with these tags; None and a reason if some group lacks memory.
+
+    ``known`` is the evaluation in the only group there is, if all are alike.
+    """
     groups, total = sum(count for _, count in distinct), 0.0
     for problem, count in distinct:
-        value: Evaluation = evaluate(problem, tags)
+        value = known if len(distinct) == 1 else evaluate(problem, tags)
         if value.overflow is not None:
             load = value.overflow
             return None, f"{load.node} needs {load.memory_needed:,.0f} bytes, has {load.memory_had:,.0f}"
