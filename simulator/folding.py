@@ -76,15 +76,19 @@ def ranks_fold(plan: Plan, sharing: Sharing) -> bool:
     """Whether one rank can stand for all of its group.
 
     All nodes are ranks, on hosts of their own, alike; all operators are data-parallel and meet in an all-reduce; there is
-    one group (an exchange between groups makes rank 0 the leader, unlike the others).
+    one group, or one stands for all. With several groups rank 0, which leads the exchange, is the one: the others wait for
+    it in every all-reduce, and what they receive from it is booked on it.
     """
-    if len(plan.groups) > 1 or plan.ranks == 1 or plan.ranks < plan.group_size or plan.synchronous or not plan.dp_ops:
+    if plan.ranks == 1 or plan.ranks < plan.group_size or plan.synchronous or not plan.dp_ops:
         return False
-    (group,) = plan.groups
-    hosts = [node.host for node in (*group, *{n.name: n for n in plan.servers}.values())]
-    same = len(set(_kinds(group))) == 1
+    if sharing is not Sharing.NODE or (len(plan.groups) > 1 and not groups_fold(plan, sharing)):
+        return False
+    hosts = [node.host for node in (*plan.groups[0], *{n.name: n for n in plan.servers}.values())]
+    same = len(set(_kinds(plan.groups[0]))) == 1 and not {n.name for n in plan.servers} & {
+        n.name for n in plan.sync_servers
+    }
     replicated = all(plan.tags[op.name] == DP for op in plan.model.graph if op.kind is not Kind.LOOKUP)
-    return sharing is Sharing.NODE and same and replicated and len(set(hosts)) == len(hosts)
+    return same and replicated and len(set(hosts)) == len(hosts)
 
 
 def _kinds(group: Sequence[Node]) -> list[Node]:

@@ -17,7 +17,7 @@ from simulator.fan_network import FanNetwork
 from simulator.fans import Gather, Scatter
 from simulator.lowering import Lowering
 from simulator.network import Network
-from simulator.primitives import Await, Emit, EveryGap, Mailbox, Meeting, Message, Part, Primitive, Read, Work
+from simulator.primitives import Await, Emit, EveryGap, Lag, Mailbox, Meeting, Message, Part, Primitive, Read, Work
 from simulator.runner import Runner, Shadow, SyncServer
 
 
@@ -73,6 +73,7 @@ class Interpreter:
             Await: self._await,
             EveryGap: self._every_gap,
             Read: self._read,
+            Lag: self._lag,
             Scatter: self._scatter,
             Gather: self._gather,
         }
@@ -247,6 +248,13 @@ class Interpreter:
         runner.split[Part.READER] += ready - now
         self._engine.at(ready, self._go_on, runner)
         return False
+
+    def _lag(self, runner: Runner, lag: Lag) -> bool:
+        behind = runner.lag_ns(lag.ranks)
+        if behind:
+            runner.split[Part.PEER] += behind
+            self._engine.at(self._engine.now + behind, self._go_on, runner)
+        return not behind
 
     # ---- fans
 

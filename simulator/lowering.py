@@ -32,7 +32,7 @@ from programs.workers import Worker
 from simulator.engine import to_ns
 from simulator.folding import UNFOLDED, Folding
 from simulator.machines import Machine
-from simulator.primitives import Await, Emit, EveryGap, Mailbox, Meeting, Part, Primitive, Read, Reader, Work
+from simulator.primitives import Await, Emit, EveryGap, Lag, Mailbox, Meeting, Part, Primitive, Read, Reader, Work
 
 
 class Lowering:
@@ -211,6 +211,8 @@ class Lowering:
             yield self._work(worker, sends[0])
             yield Emit(meeting.inbox, here, there, sum(others) if phase == "scatter" else (ranks - 1) * parts[me])
             yield self._work(worker, sum(sends[1:]))
+            if self._folding.ranks > 1 and phase == "scatter":
+                yield Lag(self._folding.ranks, part=Part.PEER)
             yield Await(meeting.boxes[me], part=Part.PEER)
             yield self._work(worker, receives)
 
@@ -233,6 +235,7 @@ class Lowering:
 
     def _exchanges(self, worker: Worker, step: SyncStep) -> Iterator[Primitive]:
         node, nodes = self._node_index(worker), self._plan.groups[worker.group]
+        alike = self._folding.ranks
         asked = [(server, size) for server, size in enumerate(step.exchange_bytes) if size]
         here = self._machines[worker.node.name].index
         for server, size in asked:
@@ -245,7 +248,7 @@ class Lowering:
             yield self._work(worker, self._exchange(size))
         for rank in step.followers:
             box = self._mailbox("sync difference", worker.group, rank)
-            yield from self._send(worker, box, nodes[rank].name, step.forward_bytes)
+            yield from self._send(worker, box, nodes[rank // alike * alike].name, step.forward_bytes)
         if step.follow:
             yield from self._receive(
                 worker, self._mailbox("sync difference", worker.group, node), step.follow_bytes, Part.SYNC

@@ -121,3 +121,10 @@ class Read(Primitive):
     """Wait for the next batch of the node's readers."""
 
     reader: Reader
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lag(Primitive):
+    """Wait for the slowest of ``ranks`` alike, of which only this one is simulated; the others vary as it does."""
+
+    ranks: int

@@ -179,7 +179,7 @@ def _folded(folding: Folding) -> Iterator[str]:
     if folding.groups > 1:
         yield f"One group was simulated for {folding.groups} alike, with its part of the servers."
     if folding.ranks > 1:
-        yield f"One rank was simulated for {folding.ranks} alike: they are in step and vary together."
+        yield f"One rank was simulated for {folding.ranks} alike; what it waits for the slowest is drawn."
     elif folding.merged:
         yield "Slices of an all-reduce travel as one message per rank and phase, as long as they are together."
 

@@ -5,6 +5,7 @@ Data only; ``simulator.interpreter`` moves it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from programs.instructions import Instruction
 from programs.workers import Worker
 from simulator.conditions import UNDISTURBED, Conditions, lognormal
 from simulator.machines import Machine
-from simulator.primitives import EveryGap, Mailbox, Message, Part, Primitive, Work
+from simulator.primitives import EveryGap, Lag, Mailbox, Message, Part, Primitive, Work
 
 
 @dataclass(eq=False, slots=True)
@@ -46,6 +47,8 @@ class Runner:
         Steps (of a shadow worker: exchanges) that have ended.
     since, core_ns : int
         Start of the primitive under way and, if it is work, its core time.
+    work_ns : int
+        Core time of a step before the ranks of a group meet.
     factors : list of float
         For each step, what its core times are multiplied by.
     begun, done : list of int
@@ -77,11 +80,14 @@ class Runner:
     split: list[int] = field(default_factory=lambda: [0] * len(Part))
     finished: bool = False
     burst_left: int = 0
+    work_ns: int = 0
 
     def __post_init__(self) -> None:
         for index, primitives in enumerate(self.code):
             self.flat.extend(primitives)
             self.origin.extend([index] * len(primitives))
+        before = itertools.takewhile(lambda primitive: not isinstance(primitive, Lag), self.flat)
+        self.work_ns = sum(primitive.core_ns for primitive in before if isinstance(primitive, Work))
         self.draws = Random(f"{self.seed}/{self.worker.name}")
 
     def begin_step(self, now: int) -> None:
@@ -92,6 +98,17 @@ class Runner:
         if self.conditions.workers_differ:
             self.factor = (self.factor if self.variation else 1.0) * self._straggle()
         self.factors.append(self.factor)
+
+    def lag_ns(self, ranks: int) -> int:
+        """Draw by how much the slowest of ``ranks`` alike is behind this one in core time of the step.
+
+        The largest of n uniform draws is v^(1 / n), v uniform.
+        """
+        if not self.variation:
+            return 0
+        largest = math.pow(self.draws.random(), 1.0 / (ranks - 1))
+        slowest = 1.0 + self.variation * math.sqrt(3.0) * (2.0 * largest - 1.0)
+        return round(max(0.0, slowest - self.factor) * self.work_ns)
 
     def _straggle(self) -> float:
         """Draw by how much the worker is late in this step."""

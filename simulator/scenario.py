@@ -131,7 +131,8 @@ def stage(
     fanned = (
         fifo and merge and fans_apply(job, sharing) and not (conditions.nodes_per_rack or conditions.workers_differ)
     )
-    share = {node.name: 1.0 / folding.copies for node in (*plan.servers, *plan.sync_servers)}
+    share = {node.name: 1.0 / folding.groups for node in plan.sync_servers}
+    share |= {node.name: 1.0 / folding.copies for node in plan.servers}
     found = [worker for worker in workers(without_servers(job) if fanned else job) if _is_simulated(worker, folding)]
     machines = _machines(job, found, engine, sharing, share, FifoResource if fifo else SharedResource)
     for machine in machines:
@@ -197,7 +198,7 @@ def _fans(job: JobPrograms, engine: Engine, network: Network, machines: Sequence
 
 def _is_simulated(worker: Worker, folding: Folding) -> bool:
     """Whether a worker is the one that stands for its like."""
-    first_rank = worker.role in {"shadow", "sync"} or worker.rank % folding.ranks == 0
+    first_rank = worker.role == "sync" or worker.rank % folding.ranks == 0
     return first_rank and (folding.groups == 1 or worker.group <= 0)
 
 
