@@ -92,7 +92,7 @@ def test_the_leader_stands_for_all_ranks_of_all_groups():
 
 def test_one_rank_waits_for_the_slowest_of_those_it_stands_for():
     """Steps of eight ranks vary by 10 %, which costs 7 % and more; unfolded and folded agree within 3 %."""
-    plan = make_plan(MODEL, nodes=8, ranks=8, servers=2)
+    plan = make_plan(chain_model(4), nodes=8, ranks=8)
     folding = strongest(plan, Sharing.NODE)
     whole = samples_per_second(plan, Folding(merged=True), variation=0.1, message=FREE)
     assert samples_per_second(plan, folding, variation=0.1, message=FREE) == pytest.approx(whole, rel=0.03)
