@@ -208,11 +208,11 @@ class Lowering:
         there = self._machines[self._plan.groups[worker.group][then].name].index
         for phase, (sends, receives) in (("scatter", scatter), ("gather", gather)):
             meeting = self._meeting(phase, worker.group, worker.thread, reduce.ops)
+            if self._folding.ranks > 1 and phase == "scatter":
+                yield Lag(self._folding.ranks, part=Part.PEER)
             yield self._work(worker, sends[0])
             yield Emit(meeting.inbox, here, there, sum(others) if phase == "scatter" else (ranks - 1) * parts[me])
             yield self._work(worker, sum(sends[1:]))
-            if self._folding.ranks > 1 and phase == "scatter":
-                yield Lag(self._folding.ranks, part=Part.PEER)
             yield Await(meeting.boxes[me], part=Part.PEER)
             yield self._work(worker, receives)
 
