@@ -1,0 +1,190 @@
+"""Figures: a name, a question, how long it takes, and a function that writes rows.csv, manifest.json, PNG and SVG.
+
+Rows are computed by other modules; the drawing is a small function of rows, so that a figure can be drawn again from its
+rows.csv alone. What a figure shows, and what it cannot show, is said in ``docs/figures.md``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from cost_models.checked_json import write_json
+from experiments import questions
+from experiments.paced import paced_rows
+from experiments.validation import validate_predictions
+from problem.errors import BadInput
+from problem.local import fingerprint
+from problem.presets import nearest
+
+Row = dict[str, Any]
+Watch = Callable[[str], None]
+
+#: Wong's colours for colour-blind readers (Nature Methods 8, 441, 2011), dark to light so that grey works too.
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+@dataclass(frozen=True)
+class FigureInfo:
+    """A figure that can be made.
+
+    Parameters
+    ----------
+    name, question : str
+        What it is called and what it answers.
+    minutes : int
+        About how long it takes on two cores.
+    rows : callable
+        Computes the rows.
+    draw : callable
+        Draws rows on an axis.
+    """
+
+    name: str
+    question: str
+    minutes: int
+    rows: Callable[[Watch], list[Row]]
+    draw: Callable[[Sequence[Mapping[str, Any]], Axes], None]
+
+
+def make_figure(name: str, out: Path, watch: Watch | None = None) -> list[Row]:
+    """Make a figure and write its files into ``out``.
+
+    Raises
+    ------
+    BadInput
+        There is no such figure.
+    """
+    if name not in FIGURES:
+        raise BadInput("figure", "name", name, nearest(name, list(FIGURES)))
+    info = FIGURES[name]
+    rows = info.rows(watch or (lambda news: None))
+    out.mkdir(parents=True, exist_ok=True)
+    write_rows(rows, out, name)
+    draw(info, rows, out)
+    return rows
+
+
+def write_rows(rows: Sequence[Row], out: Path, name: str) -> None:
+    """Write NAME.csv and NAME.json (what it was made with)."""
+    text = io.StringIO()
+    fields = list(dict.fromkeys(field for row in rows for field in row))
+    writer = csv.DictWriter(text, fields)
+    writer.writeheader()
+    writer.writerows(rows)
+    (out / f"{name}.csv").write_text(text.getvalue())
+    made = {"command": sys.argv, "machine": fingerprint(), "python": platform.python_version(), "numpy": np.__version__}
+    write_json({**made, "rows": len(rows)}, out / f"{name}.json")
+
+
+def draw(info: FigureInfo, rows: Sequence[Mapping[str, Any]], out: Path) -> None:
+    """Draw rows into NAME.png and NAME.svg."""
+    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    axis = figure.subplots()
+    info.draw(rows, axis)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=8)
+    for ending in ("png", "svg"):
+        figure.savefig(out / f"{info.name}.{ending}", dpi=150)
+
+
+# ---- rows of measurements
+
+
+def _validation(watch: Watch) -> list[Row]:
+    found = validate_predictions(watch=watch)
+    return [{**asdict(row), "error": row.error} for row in found.rows]
+
+
+def _paced(watch: Watch) -> list[Row]:
+    return [{**asdict(row), "ratio": row.ratio} for row in paced_rows(watch=watch)]
+
+
+# ---- drawing
+
+
+def _draw_validation(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
+    for number, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
+        mine = [row for row in rows if row["model"] == model]
+        measured = [row["measured"] / 1e3 for row in mine]
+        style: Row = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": "none"}
+        axis.plot(measured, [row["calibrated"] / 1e3 for row in mine], label=f"{model}, calibrated", **style)
+        axis.plot(measured, [row["predicted"] / 1e3 for row in mine], fillstyle="none", alpha=0.5, **style)
+    ends = [min(row["measured"] for row in rows) / 1.3e3, max(row["measured"] for row in rows) * 1.3e-3]
+    axis.plot(ends, ends, color="grey", linewidth=0.8)
+    axis.set(xscale="log", yscale="log", xlabel="measured, thousand samples/s (cpu clock)")
+    axis.set_ylabel("predicted, thousand samples/s (hollow: before calibration)")
+
+
+def _draw_paced(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
+    positions = range(len(rows))
+    axis.barh(positions, [100 * (row["ratio"] - 1) for row in rows], color=COLOURS[1], label="predicted / measured - 1")
+    axis.set_yticks(list(positions), [f"{row['plan']} ({row['workers']} processes)" for row in rows], fontsize=8)
+    axis.axvline(0, color="grey", linewidth=0.8)
+    axis.set_xlabel("error of the schedule, % (paced clock, wall)")
+
+
+def _draw_trainers(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
+    for number, name in enumerate(dict.fromkeys(row["architecture"] for row in rows)):
+        mine = [row for row in rows if row["architecture"] == name]
+        machines = [row["machines"] for row in mine]
+        style: Row = {"marker": MARKERS[number], "color": COLOURS[number]}
+        axis.plot(machines, [row["simulated"] / 1e3 for row in mine], label=name, **style)
+        last = mine[-1]
+        axis.annotate(
+            f"{last['replicas']} replica(s)",
+            (machines[-1], last["simulated"] / 1e3),
+            fontsize=8,
+            va="bottom",
+            ha="right",
+        )
+    axis.set(xlabel="machines (fb-1s-18c), servers included", ylabel="simulated, thousand samples/s", ylim=(0, None))
+
+
+def _draw_lines(rows: Sequence[Mapping[str, Any]], axis: Axes, key: str, xlabel: str) -> None:
+    names = [name for name in rows[0] if name != key]
+    for number, name in enumerate(names):
+        style: Row = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": ":" if name == "bound" else "-"}
+        axis.plot([row[key] for row in rows], [row[name] / 1e3 for row in rows], label=name, **style)
+    axis.set(xlabel=xlabel, ylabel="thousand samples/s", ylim=(0, None))
+
+
+def _draw_group_size(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
+    _draw_lines(
+        rows, axis, "group_size", "nodes in the one group (32 cores at 50 GFLOP/s, 25 Gb/s; wide grouped top MLP)"
+    )
+
+
+def _draw_heuristics(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
+    names = [name for name in rows[0] if name not in {"model", "ILP", "bound"}]
+    width = 0.8 / len(names)
+    for number, name in enumerate(names):
+        values = [(row[name] or 0.0) / row["ILP"] for row in rows]
+        positions = [i - 0.4 + (number + 0.5) * width for i in range(len(rows))]
+        axis.bar(positions, values, width, label=name, color=COLOURS[number + 1], edgecolor="white")
+    axis.axhline(1, color=COLOURS[0], linewidth=1, label="ILP")
+    axis.set_xticks(range(len(rows)), [row["model"] for row in rows], rotation=30, ha="right", fontsize=8)
+    axis.set(ylabel="samples/s relative to the ILP's plan", ylim=(0, 1.45))
+
+
+FIGURES: Mapping[str, FigureInfo] = {
+    info.name: info
+    for info in (
+        FigureInfo("validation", "How far are predictions from measurements?", 6, _validation, _draw_validation),
+        FigureInfo("paced", "Is the schedule right, costs aside?", 1, _paced, _draw_paced),
+        FigureInfo("trainers", str(questions.trainers.__doc__), 1, questions.trainers, _draw_trainers),
+        FigureInfo("group-size", str(questions.group_size.__doc__), 3, questions.group_size, _draw_group_size),
+        FigureInfo("heuristics", str(questions.heuristics.__doc__), 1, questions.heuristics, _draw_heuristics),
+    )
+}

@@ -1,0 +1,89 @@
+"""Figures: drawn from rows alone, refused by name, listed with their questions."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from experiments.figures import FIGURES, draw, make_figure, write_rows
+from experiments.questions import group_size, modern, wide
+from experiments.validation import CALIBRATION, Validation, ValidationRow, models, plans_of
+from problem.errors import BadInput
+from programs.transform import transform
+from programs.verify import verify
+
+ROWS = {
+    "validation": [
+        {"model": "m", "plan": "a", "measured": 1e3, "predicted": 1.1e3, "calibrated": 1.0e3},
+        {"model": "n", "plan": "b", "measured": 2e3, "predicted": 2.1e3, "calibrated": 2.0e3},
+    ],
+    "paced": [{"plan": "a", "workers": 2, "ratio": 1.001}, {"plan": "b", "workers": 4, "ratio": 0.99}],
+    "trainers": [{"architecture": "x", "machines": n, "simulated": 1e3 * n, "replicas": n} for n in (2, 4)],
+    "group-size": [{"group_size": k, "all data-parallel": 1e3 * k, "bound": 2e3 * k} for k in (1, 2)],
+    "heuristics": [{"model": "m", "round robin": 1e3, "greedy": None, "ILP": 2e3, "bound": 2e3}],
+}
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_every_figure_is_drawn_from_its_rows(name: str, tmp_path: Path) -> None:
+    """Rows alone give CSV, PNG and SVG, with units on both axes where there are numbers."""
+    write_rows(ROWS[name], tmp_path, name)
+    draw(FIGURES[name], ROWS[name], tmp_path)
+    assert (tmp_path / f"{name}.png").stat().st_size > 5000
+    assert "</svg>" in (tmp_path / f"{name}.svg").read_text()
+    with (tmp_path / f"{name}.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == len(ROWS[name])
+
+
+def test_an_unknown_figure_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    """A mistyped name is answered with the figure that was probably meant; nothing is written."""
+    with pytest.raises(BadInput, match="group-size"):
+        make_figure("groupsize", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_validation_plans_are_valid_and_at_least_24_are_held_out() -> None:
+    """Every validation plan transforms and verifies; each model has its calibration plan and enough others."""
+    held_out = 0
+    for model in models():
+        plans = plans_of(model)
+        for plan in plans:
+            verify(transform(plan))
+        assert [plan.name for plan in plans].count(CALIBRATION) == 1
+        held_out += len(plans) - 1
+    assert held_out >= 24
+
+
+def test_the_summary_counts_held_out_rows_only() -> None:
+    """Calibration rows and short iterations are not summed up; errors are relative to the measurement."""
+
+    def row(plan: str, role: str, calibrated: float, measured: float) -> ValidationRow:
+        return ValidationRow("m", plan, 2, 3, calibrated, measured, calibrated, 0.01, role, "")
+
+    found = Validation(
+        (
+            row("a", "held out", 102.0, 100.0),
+            row("b", "held out", 190.0, 200.0),
+            row("c", "held out", 300.0, 300.0),
+            row("d", "calibration", 500.0, 100.0),
+            row("e", "short", 900.0, 100.0),
+        )
+    )
+    summary = found.summary()
+    assert summary["plans"] == 3
+    assert summary["median_error"] == pytest.approx(0.02)
+    assert summary["largest_error"] == pytest.approx(0.05)
+    assert summary["kendall_tau"] == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+def test_both_kinds_of_parallelism_beat_either_alone_where_the_network_is_narrow() -> None:
+    """In groups of four on machines whose cores outrun their NICs the ILP's plan beats all-DP and every MP heuristic."""
+    assert len(modern(12).nodes) == 12
+    assert any(op.name.endswith("_b3") for op in wide().graph)
+    rows = {row["group_size"]: row for row in group_size(lambda news: None)}
+    best = max(rows[4]["all data-parallel"], rows[4]["best model-parallel heuristic"])
+    assert rows[4]["data and model parallel (ILP)"] > 1.2 * best
+    assert rows[4]["simulated"] > 1.1 * best
