@@ -14,7 +14,7 @@ import pytest
 
 from tests.hiertrain.test_edge_cases import hiertrain
 
-COMMANDS = ("demo", "profile", "solve", "simulate", "run", "compare", "explain", "sweep", "presets")
+COMMANDS = ("demo", "profile", "solve", "simulate", "run", "compare", "explain", "sweep", "figure", "presets")
 SMALL = ("--cluster", "local:2", "--hogwild", "1", "--batch", "32", "--max-rows", "500")
 
 
