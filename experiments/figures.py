@@ -67,7 +67,7 @@ def make_figure(name: str, out: Path, watch: Watch | None = None) -> list[Row]:
         There is no such figure.
     """
     if name not in FIGURES:
-        raise BadInput("figure", "name", name, nearest(name, list(FIGURES)))
+        raise BadInput("figure", "name", name, nearest(name, list(FIGURES), "figures"))
     info = FIGURES[name]
     rows = info.rows(watch or (lambda news: None))
     out.mkdir(parents=True, exist_ok=True)

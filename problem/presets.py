@@ -56,10 +56,10 @@ def cluster_presets() -> dict[str, Path]:
     return {path.stem: path for path in _files("clusters")}
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """Say which of the known names was probably meant, and list them all."""
+def nearest(name: str, known: list[str], what: str = "presets") -> str:
+    """Say which of the known names (``what`` they are) was probably meant, and list them all."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return (f"did you mean {near[0]}? " if near else "") + f"presets: {', '.join(known)}"
+    return (f"did you mean {near[0]}? " if near else "") + f"{what}: {', '.join(known)}"
 
 
 def _files(folder: str) -> list[Path]:

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from simulator.result import SimulationResult
 
 
+class Level(StrEnum):
+    """How closely time is followed."""
+
+    AUTO = "auto"
+    BOUND = "bound"
+    FIFO = "fifo"
+    FLUID = "fluid"
+
+
 class Cores(StrEnum):
     """Who shares cores in the simulation."""
 
@@ -28,6 +37,8 @@ def command(
     cores: Annotated[
         Cores | None, typer.Option(help="Threads share their node's cores, none, or their host's.")
     ] = None,
+    fidelity: Annotated[Level, typer.Option(help="Closed form, first come first served, or fair shares.")] = Level.AUTO,
+    faults: Annotated[Path | None, typer.Option(help="File of stragglers, slow nodes, racks, failures.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the timeline for Perfetto to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -36,14 +47,23 @@ def command(
     Example: hiertrain simulate plan.json --trace timeline.json
     """
     from placement.planfile import load_plan
+    from simulator.conditions import UNDISTURBED
+    from simulator.conditions_file import load_conditions
     from simulator.machines import Sharing
     from simulator.perfetto import write_trace
     from simulator.simulate import simulate
 
     loaded = load_plan(plan)
-    sharing = Sharing(cores) if cores is not None else None
     with progress("simulating"):
-        result = simulate(loaded.plan, loaded.costs, steps=steps, sharing=sharing, record=trace is not None)
+        result = simulate(
+            loaded.plan,
+            loaded.costs,
+            steps=steps,
+            sharing=Sharing(cores) if cores is not None else None,
+            record=trace is not None,
+            fidelity=str(fidelity),
+            conditions=load_conditions(faults) if faults is not None else UNDISTURBED,
+        )
     if trace is not None and result.timeline is not None:
         write_trace(trace, result.timeline)
     emit(as_json, result.to_json_dict(), lambda: _text(result))
