@@ -13,6 +13,8 @@ from simulator.usage import Snapshot, snapshot
 
 #: Steps after the warm-up before which a run is not ended early: three batches of two (2 degrees of freedom, t = 4.3).
 ENOUGH_STEPS = 6
+#: The same where so many sessions are averaged: two batches of two (1 degree of freedom, t = 12.7).
+ENOUGH_STEPS_OF_MANY, MANY_SESSIONS = 4, 1000
 
 
 class Observer:
@@ -100,7 +102,8 @@ class Observer:
 
     def _finish_if_precise(self, precision: float) -> None:
         """End the run when enough steps have been made and the interval is narrow enough."""
-        if self._finishing or min(rank.step for rank in self.ranks) < self.warmup + ENOUGH_STEPS:
+        enough = ENOUGH_STEPS if len(self.ranks) < MANY_SESSIONS else ENOUGH_STEPS_OF_MANY
+        if self._finishing or min(rank.step for rank in self.ranks) < self.warmup + enough:
             return
         rate, half_width = self.rates()
         if half_width <= precision * rate:
