@@ -42,6 +42,9 @@ from programs.transform import JobPrograms, transform
 from programs.verify import verify
 from programs.workers import Worker, workers
 
+#: A paced run begins so long after the fork, so that every worker is ready when it does.
+PACED_START_SECONDS = 1.0
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -114,6 +117,8 @@ class RunResult:
         Steps that were done before this run, by the one whose checkpoint it goes on from.
     next_batch : int
         Number of the first batch of the stream that has not been trained on.
+    lag_seconds : float
+        Paced clock: the most that a rank's steps after the warm-up ended later than they should have.
     """
 
     plan: Plan
@@ -128,6 +133,7 @@ class RunResult:
     notes: tuple[str, ...]
     first_step: int = 0
     next_batch: int = 0
+    lag_seconds: float = 0.0
 
     def evaluate(self, batches: Iterable[Batch]) -> Metrics:
         """Return the quality of the trained, un-cut model on some batches."""
@@ -170,7 +176,8 @@ def run(plan: Plan, options: RunOptions | None = None, stream: Stream | None = N
         source, plan.model, plan.batch, sessions(plan), len(steps), first_step=start.step, first_batch=first_batch
     )
     records = {worker.name: Record(worker, turns_of(plan, worker, steps)) for worker in workers(programs)}
-    job = _Job(programs, state, pool, records, chosen, start, time.perf_counter())
+    delay = PACED_START_SECONDS if chosen.clock is ClockKind.PACED else 0.0
+    job = _Job(programs, state, pool, records, chosen, start, time.perf_counter() + delay)
     for segment in segments(steps, chosen.checkpoint_every if chosen.checkpoint else chosen.steps):
         _run_segment(job, segment)
         _save(job, segment.stop)
@@ -294,6 +301,7 @@ def _result(job: _Job) -> RunResult:
         notes=_notes(job),
         first_step=job.start.step,
         next_batch=-(-job.done(options.steps).samples // plan.batch),
+        lag_seconds=max(_lag(record, warmup) for record in ranks) if options.clock is ClockKind.PACED else 0.0,
     )
 
 
@@ -314,6 +322,11 @@ def _wall_rate(record: Record, batch: int, warmup: int) -> float:
     ends = record.wall_ends
     begin = ends[warmup - 1] if warmup else 0.0
     return float(batch * (len(ends) - warmup) / (ends[-1] - begin))
+
+
+def _lag(record: Record, warmup: int) -> float:
+    behind = record.wall_ends - record.times[:, -1, 1]
+    return float(behind[max(0, warmup - 1) :].max())
 
 
 def _timeline(record: Record) -> WorkerTimeline:

@@ -108,7 +108,7 @@ def _validation(watch: Watch) -> list[Row]:
 
 
 def _paced(watch: Watch) -> list[Row]:
-    return [{**asdict(row), "ratio": row.ratio} for row in paced_rows(watch=watch)]
+    return [{**asdict(row), "ratio": row.ratio, "conclusive": row.conclusive} for row in paced_rows(watch=watch)]
 
 
 # ---- drawing
@@ -128,8 +128,9 @@ def _draw_validation(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
 
 
 def _draw_paced(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
-    positions = range(len(rows))
-    axis.barh(positions, [100 * (row["ratio"] - 1) for row in rows], color=COLOURS[1], label="predicted / measured - 1")
+    positions, colours = range(len(rows)), [COLOURS[1] if row["conclusive"] else "lightgrey" for row in rows]
+    errors = [100 * (row["ratio"] - 1) for row in rows]
+    axis.barh(positions, errors, color=colours, label="predicted / measured - 1 (grey: the machine did not keep up)")
     axis.set_yticks(list(positions), [f"{row['plan']} ({row['workers']} processes)" for row in rows], fontsize=8)
     axis.axvline(0, color="grey", linewidth=0.8)
     axis.set_xlabel("error of the schedule, % (paced clock, wall)")

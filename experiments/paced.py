@@ -25,21 +25,29 @@ from simulator.simulate import simulate
 
 #: How much longer than measured every instruction is made.
 STRETCH = 16.0
+#: Lateness, as a part of the run, beyond which a machine did not keep up and the row says nothing.
+MOST_LAG = 0.01
 
 
 @dataclass(frozen=True)
 class PacedRow:
-    """One plan: predicted samples per second and measured on the wall, ratio, and processes."""
+    """One plan: predicted samples per second and measured on the wall, processes, and how late steps ended (of the run)."""
 
     plan: str
     workers: int
     predicted: float
     measured: float
+    lag: float
 
     @property
     def ratio(self) -> float:
         """Predicted over measured."""
         return self.predicted / self.measured
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether the machine kept up with the pace: steps ended late by less than :data:`MOST_LAG` of the run."""
+        return self.lag < MOST_LAG
 
 
 def paced_rows(steps: int = 30, watch: Callable[[str], None] | None = None) -> list[PacedRow]:
@@ -60,7 +68,9 @@ def _paced(plan: Plan, costs: CostTable, steps: int) -> PacedRow:
     )
     result = run(plan, options)
     predicted = simulate(plan, costs, steps=steps, warmup=steps // 2, sharing=Sharing.NONE, record=False)
-    return PacedRow(plan.name, len(result.workers), predicted.samples_per_second, result.wall_samples_per_second)
+    seconds = max(float(worker.ends[-1, -1]) for worker in result.timeline.ranks())
+    rates = predicted.samples_per_second, result.wall_samples_per_second
+    return PacedRow(plan.name, len(result.workers), *rates, result.lag_seconds / seconds)
 
 
 def stretched(costs: CostTable, factor: float) -> CostTable:

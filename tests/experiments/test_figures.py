@@ -19,7 +19,10 @@ ROWS = {
         {"model": "m", "plan": "a", "measured": 1e3, "predicted": 1.1e3, "calibrated": 1.0e3},
         {"model": "n", "plan": "b", "measured": 2e3, "predicted": 2.1e3, "calibrated": 2.0e3},
     ],
-    "paced": [{"plan": "a", "workers": 2, "ratio": 1.001}, {"plan": "b", "workers": 4, "ratio": 0.99}],
+    "paced": [
+        {"plan": "a", "workers": 2, "ratio": 1.001, "conclusive": True},
+        {"plan": "b", "workers": 4, "ratio": 0.99, "conclusive": False},
+    ],
     "trainers": [{"architecture": "x", "machines": n, "simulated": 1e3 * n, "replicas": n} for n in (2, 4)],
     "group-size": [{"group_size": k, "all data-parallel": 1e3 * k, "bound": 2e3 * k} for k in (1, 2)],
     "heuristics": [{"model": "m", "round robin": 1e3, "greedy": None, "ILP": 2e3, "bound": 2e3}],
