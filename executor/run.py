@@ -261,7 +261,14 @@ def _run_segment(job: _Job, steps: range) -> None:
             options.watch(min(record.steps_done for record in ranks))
 
     tasks = {worker.name: functools.partial(task, worker) for worker in wiring.workers}
-    supervise(tasks, records, started=wiring.close, hang_seconds=options.hang_seconds, watch=watch)
+    supervise(
+        tasks,
+        records,
+        started=wiring.close,
+        hang_seconds=options.hang_seconds,
+        watch=watch,
+        idle_seconds=max(0.0, job.epoch - time.perf_counter()),
+    )
 
 
 def _clock_start(job: _Job, steps: range) -> float:

@@ -40,6 +40,7 @@ def supervise(
     started: Callable[[], None],
     hang_seconds: float = 60.0,
     watch: Callable[[], None] | None = None,
+    idle_seconds: float = 0.0,
 ) -> None:
     """Run each task in a forked process until all have ended.
 
@@ -55,6 +56,8 @@ def supervise(
         A worker that neither moves nor waits for a peer for so long counts as hung.
     watch : callable, optional
         Called about ten times a second (a progress bar).
+    idle_seconds : float
+        How long the workers may sleep before their first instruction.
 
     Raises
     ------
@@ -76,7 +79,7 @@ def supervise(
         finally:
             os.close(reports_write)
             started()
-        _watch(processes, records, reports_read, hang_seconds, watch)
+        _watch(processes, _Pulse(records, hang_seconds, idle_seconds), reports_read, watch)
     finally:
         _kill(processes)
         os.close(reports_read)
@@ -112,14 +115,8 @@ def _report(reports: int, name: str, message: str) -> int:
     return _FAILED
 
 
-def _watch(
-    processes: Mapping[str, BaseProcess],
-    records: Mapping[str, Record],
-    reports: int,
-    hang_seconds: float,
-    watch: Callable[[], None] | None,
-) -> None:
-    running, pulse = dict(processes), _Pulse(records, hang_seconds)
+def _watch(processes: Mapping[str, BaseProcess], pulse: _Pulse, reports: int, watch: Callable[[], None] | None) -> None:
+    running = dict(processes)
     while running:
         wait([process.sentinel for process in running.values()], timeout=0.1)
         for name in [name for name, process in running.items() if process.exitcode is not None]:
@@ -155,9 +152,9 @@ class _Pulse:
     waits, the job is in a deadlock.
     """
 
-    def __init__(self, records: Mapping[str, Record], limit_seconds: float) -> None:
+    def __init__(self, records: Mapping[str, Record], limit_seconds: float, idle_seconds: float) -> None:
         self._records, self._limit = records, limit_seconds
-        now = time.monotonic()
+        now = time.monotonic() + idle_seconds
         self._last = {name: (record.ticks, now) for name, record in records.items()}
 
     def check(self, running: Mapping[str, BaseProcess]) -> None:
