@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from executor.arrays import Floats
+from executor.coded import Coders
 from executor.data.batch import Batch
 from executor.errors import NotFinite
 from executor.exchange import Endpoint, all_reduce, elastic_exchange, in_rank_order
@@ -83,6 +84,7 @@ class Interpreter:
         self.node = self._node_parameters()
         self._allocate_gradients()
         self.kernels: dict[str, Any] = {}
+        self.coders = Coders(self.plan, end.worker)
         self.actions = [self._bind(instruction) for instruction in end.worker.program]
 
     def _node_parameters(self) -> Parameters | None:
@@ -222,15 +224,19 @@ class Interpreter:
         worker = self.end.worker
         label = ("session", worker.group, worker.rank, worker.thread, instruction.channel)
         names, tensors, end = instruction.tensors, self.tensors, self.end
-        return lambda: end.send(label, [tensors[name] for name in names])
+        if not instruction.codec:
+            return lambda: end.send(label, [tensors[name] for name in names])
+        encode = self.coders.encoder(instruction)
+        return lambda: end.send(label, encode([tensors[name] for name in names], self.step))
 
     def _bind_receive(self, instruction: Recv) -> Action:
         worker = self.end.worker
         label = ("session", worker.group, worker.rank, worker.thread, instruction.channel)
         names, tensors, end = instruction.tensors, self.tensors, self.end
+        decode = self.coders.decoder(instruction) if instruction.codec else list
 
         def receive() -> None:
-            tensors.update(zip(names, end.receive(label), strict=True))
+            tensors.update(zip(names, decode(end.receive(label)), strict=True))
 
         return receive
 

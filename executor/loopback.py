@@ -19,8 +19,8 @@ from executor.exchange import Endpoint
 from executor.interpreter import Context, Interpreter
 from executor.pool import read_ahead
 from executor.state import JobState, Record, allocate_state
-from executor.transport import Layout, Progress
-from executor.wiring import Label, Wiring, tensor_layout
+from executor.transport import Layout, Progress, copy_into
+from executor.wiring import Label, Wiring, message_layout
 from placement.errors import InvalidPlan
 from placement.plan import Plan
 from programs.instructions import Recv, Send
@@ -33,14 +33,14 @@ class Buffer:
     """A channel inside one process: a message is copied once, like a slot of the ring, and read in place."""
 
     def __init__(self, layout: Layout) -> None:
-        self._arrays = [np.zeros(shape, dtype) for shape, dtype in layout]
+        self._arrays: list[Any] = [np.zeros(shape, dtype) for shape, dtype in layout]
         self.full = False
 
     def send(self, arrays: Sequence[Any], clock: Clock, progress: Progress) -> None:
         """Copy arrays into the buffer."""
         del clock, progress
         for target, array in zip(self._arrays, arrays, strict=True):
-            np.copyto(target, array)
+            copy_into(target, array)
         self.full = True
 
     def receive(self, clock: Clock, progress: Progress) -> list[Any]:
@@ -80,8 +80,7 @@ class Loopback:
         self._channels: dict[Label, Any] = {}
         for worker in self.workers:
             for send in (i for i in worker.program if isinstance(i, Send)):
-                layout = [tensor_layout(job, name) for name in send.tensors]
-                self._channels["session", 0, 0, 0, send.channel] = Buffer(layout)
+                self._channels["session", 0, 0, 0, send.channel] = Buffer(message_layout(job, send))
         wiring = Wiring(job, self.workers, self._channels)
         self.records = {worker.name: Record(worker, range(steps)) for worker in self.workers}
         context = Context(plan, self.state, lambda step: self.pool.take(0, step))

@@ -25,9 +25,9 @@ import numpy.typing as npt
 from executor.clock import Clock
 from executor.errors import PeerGone
 
-Array = npt.NDArray[np.float32] | npt.NDArray[np.int32]
-#: Shape and element type of each array of a message; every element has four bytes.
-Layout = Sequence[tuple[tuple[int, ...], type[np.float32] | type[np.int32]]]
+Array = npt.NDArray[np.float32] | npt.NDArray[np.int32] | npt.NDArray[np.uint8]
+#: Shape and element type of each array of a message.
+Layout = Sequence[tuple[tuple[int, ...], type[np.float32] | type[np.int32] | type[np.uint8]]]
 
 SLOTS = 2
 _CLOCK = struct.Struct("d")
@@ -70,6 +70,13 @@ class Pipe:
         return float(_CLOCK.unpack(data)[0])
 
 
+def copy_into(target: Array, array: Array) -> int:
+    """Copy an array into its place in a message, which an array of bytes need not fill; returns the bytes left over."""
+    used = target[: len(array)] if array.dtype == np.uint8 else target
+    np.copyto(used, array)
+    return target.nbytes - used.nbytes
+
+
 class Channel:
     """One-way channel between two forked processes.
 
@@ -80,18 +87,23 @@ class Channel:
     layout : Layout
         Arrays of every message of the channel.
     link_seconds : float
-        Time that an emulated network adds between the sender's clock and the message's arrival.
+        Time that an emulated network adds between the sender's clock and the arrival of a full message.
+    seconds_per_byte : float
+        How much less it adds for each byte that a message is shorter: arrays of bytes may be, up to the layout's size.
     """
 
-    def __init__(self, source: str, target: str, layout: Layout, link_seconds: float = 0.0) -> None:
+    def __init__(
+        self, source: str, target: str, layout: Layout, link_seconds: float = 0.0, seconds_per_byte: float = 0.0
+    ) -> None:
         self.source, self.target, self.link_seconds = source, target, link_seconds
+        self._seconds_per_byte = seconds_per_byte
         self._bell, self._credit = Pipe(), Pipe()
         self._slots = [[shared_array(shape, dtype) for shape, dtype in layout] for _ in range(SLOTS)]
         self._sent = self._received = self._unacknowledged = 0
 
     @property
     def bytes(self) -> int:
-        """Bytes of one message."""
+        """Bytes of one full message."""
         return sum(array.nbytes for array in self._slots[0])
 
     def send(self, arrays: Iterable[Array], clock: Clock, progress: Progress) -> None:
@@ -105,10 +117,11 @@ class Channel:
         if self._unacknowledged == SLOTS:
             clock.meet(self._credit.get(progress))
             self._unacknowledged -= 1
-        for target, array in zip(self._slots[self._sent % SLOTS], arrays, strict=True):
-            np.copyto(target, array)
+        unused = sum(
+            copy_into(target, array) for target, array in zip(self._slots[self._sent % SLOTS], arrays, strict=True)
+        )
         clock.lap()
-        self._bell.put(clock.now + self.link_seconds)
+        self._bell.put(clock.now + self.link_seconds - unused * self._seconds_per_byte)
         self._sent += 1
         self._unacknowledged += 1
 

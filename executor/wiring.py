@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from executor.coded import room
 from executor.transport import Channel, Layout, Pipe, keep_only, raise_file_limit
 from placement.plan import Plan
 from problem.cluster import Node
@@ -93,8 +94,12 @@ def link_seconds(source: Node, target: Node, size: int) -> float:
 
 
 def _connect(source: Worker, target: Worker, layout: Layout) -> Channel:
-    size = sum(int(np.prod(shape)) * FLOAT_BYTES for shape, _ in layout)
-    return Channel(source.name, target.name, layout, link_seconds(source.node, target.node, size))
+    """Channel whose link takes the time of the arrays; the lengths that lead a coded message are the transport's own."""
+    coded = any(dtype is np.uint8 for _, dtype in layout)
+    sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in layout]
+    seconds = link_seconds(source.node, target.node, sum(sizes[coded:]))
+    per_byte = link_seconds(source.node, target.node, 1) - link_seconds(source.node, target.node, 0) if coded else 0.0
+    return Channel(source.name, target.name, layout, seconds, per_byte)
 
 
 def _floats(elements: int) -> Layout:
@@ -122,8 +127,14 @@ def _session_channel(
 ) -> tuple[Label, Channel]:
     session = (worker.group, worker.rank, worker.thread)
     peer = next(w for w in everybody if (w.group, w.rank, w.thread) == session and w.place == send.peer)
-    layout = [tensor_layout(job, name) for name in send.tensors]
-    return ("session", *session, send.channel), _connect(worker, peer, layout)
+    return ("session", *session, send.channel), _connect(worker, peer, message_layout(job, send))
+
+
+def message_layout(job: JobPrograms, send: Send) -> Layout:
+    """Arrays of a message of one session's step (``executor.coded`` for those of a coded one)."""
+    if not send.codec:
+        return [tensor_layout(job, name) for name in send.tensors]
+    return [((len(send.tensors),), np.int32), *(((room(job.plan, send.codec, n),), np.uint8) for n in send.tensors)]
 
 
 def tensor_layout(job: JobPrograms, name: str) -> tuple[tuple[int, ...], type[np.float32] | type[np.int32]]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from placement.codecs import check_codec
 from placement.errors import InvalidPlan
 from problem.cluster import Node
 from problem.graph import Kind
@@ -86,6 +87,10 @@ class Plan:
         Name shown to the user.
     seed : int
         Seed of everything drawn at random while running.
+    codecs : Mapping of str to str
+        How messages are compressed (``placement.codecs``): by operator, its output wherever it is sent to another node
+        of the group, and the gradient that comes back; ``pooled`` and ``push``: what comes from the embedding servers,
+        and its gradients. Everything else is float32.
     """
 
     model: Model
@@ -101,11 +106,13 @@ class Plan:
     synchronous: bool = False
     name: str = "plan"
     seed: int = 0
+    codecs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_settings(self)
         _check_tags(self)
         _check_shards(self)
+        _check_codecs(self)
 
     @property
     def group_size(self) -> int:
@@ -131,6 +138,11 @@ class Plan:
         return tuple(
             op.name for op in graph if op.parameters and self.tags.get(op.name) == tag and graph.needs_gradient[op.name]
         )
+
+    def codec(self, edge: str) -> str:
+        """Return the codec of an edge; empty where it is float32."""
+        chosen = self.codecs.get(edge, "fp32")
+        return "" if chosen == "fp32" else chosen
 
     def server_shards(self, server: int) -> tuple[Shard, ...]:
         """Non-empty shards on one embedding server, in plan order."""
@@ -183,3 +195,11 @@ def _check_shards(plan: Plan) -> None:
             position = shard.row_end
         if position != table.rows:
             raise InvalidPlan(f"table {table.name!r}: {table.rows - position} of {table.rows} rows are not placed")
+
+
+def _check_codecs(plan: Plan) -> None:
+    for edge, name in plan.codecs.items():
+        try:
+            check_codec(edge, name, plan.model)
+        except ValueError as error:
+            raise InvalidPlan(f"edge {edge!r}: {error}") from None

@@ -9,7 +9,7 @@ a row is refused, with its name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +63,7 @@ class _PlanDocument:
     synchronous: bool
     name: str
     seed: int
+    codecs: dict[str, str] = field(default_factory=dict)
 
 
 def save_plan(
@@ -123,6 +124,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "synchronous": plan.synchronous,
         "name": plan.name,
         "seed": plan.seed,
+        "codecs": dict(plan.codecs),
     }
 
 
@@ -153,6 +155,7 @@ def plan_from_json(document: Mapping[str, Any], source: str | Path) -> Plan:
             synchronous=found.synchronous,
             name=found.name,
             seed=found.seed,
+            codecs=found.codecs,
         )
     except InvalidPlan as error:
         raise InvalidPlan(f"{source}: {error}") from None

@@ -76,12 +76,17 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send tensors as one message to a peer of the session. ``channel`` is unique in the session."""
+    """Send tensors as one message to a peer of the session. ``channel`` is unique in the session.
+
+    ``codec`` (``placement.codecs``) says how they are compressed, empty if they are not. ``bytes`` are those on the wire;
+    of a codec that leaves elements out, those of as many as are planned to be kept.
+    """
 
     channel: str
     peer: Place
     tensors: tuple[str, ...]
     bytes: int
+    codec: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,7 @@ class Recv:
     peer: Place
     tensors: tuple[str, ...]
     bytes: int
+    codec: str = ""
 
 
 @dataclass(frozen=True, slots=True)

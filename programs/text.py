@@ -51,10 +51,10 @@ def describe(job: JobPrograms, instruction: Instruction) -> str:
             return f"Compute {op} {phase}" + (f" -> {_names([o or '_' for o in outputs])}" if outputs else "")
         case Lookup(shards, outputs):
             return f"Lookup {_names([_shard(job, s) for s in shards])} -> {_names(outputs)}"
-        case Send(_, peer, tensors, size):
-            return f"Send {_names(tensors)} to {peer} ({size} B)"
-        case Recv(_, peer, tensors, size):
-            return f"Recv {_names(tensors)} from {peer} ({size} B)"
+        case Send(_, peer, tensors, size, codec):
+            return f"Send {_names(tensors)} to {peer} ({_size(size, codec)})"
+        case Recv(_, peer, tensors, size, codec):
+            return f"Recv {_names(tensors)} from {peer} ({_size(size, codec)})"
         case Reduce(target, parts, size):
             return f"Reduce {target} = {' + '.join(parts)} ({size} B)"
         case AllReduce(ops, size):
@@ -64,6 +64,10 @@ def describe(job: JobPrograms, instruction: Instruction) -> str:
             return f"Update {_names(names)}" + (" in rank order" if ordered else "")
         case SyncStep():
             return _describe_sync(instruction)
+
+
+def _size(size: int, codec: str) -> str:
+    return f"{size} B as {codec}" if codec else f"{size} B"
 
 
 def _names(names: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from placement.codecs import POOLED, PUSH
 from placement.plan import DP, Plan
 from problem.graph import FLOAT_BYTES, Graph, Kind, Operator
 from programs.instructions import (
@@ -39,6 +40,7 @@ from programs.instructions import (
     SyncStep,
     Update,
 )
+from programs.wire import message_bytes
 
 
 @dataclass(frozen=True)
@@ -157,10 +159,21 @@ class _SessionBuilder:
 
     # ---- messages
 
-    def _message(self, source: Place, target: Place, label: str, tensors: tuple[str, ...], size: int) -> None:
-        channel = f"{source}>{target}:{label}"
-        self.code[source].append(Send(channel, target, tensors, size))
-        self.code[target].append(Recv(channel, source, tensors, size))
+    def _message(self, source: Place, target: Place, label: str, tensors: tuple[str, ...], codec: str = "") -> None:
+        channel, size = f"{source}>{target}:{label}", message_bytes(self.plan, tensors, codec)
+        self.code[source].append(Send(channel, target, tensors, size, codec))
+        self.code[target].append(Recv(channel, source, tensors, size, codec))
+
+    def _send(self, source: Place, target: Place, op: str, tensor: str) -> Send:
+        """Send of an operator's output, or of its gradient."""
+        codec, label = self.plan.codec(op), op if tensor == op else f"d.{op}"
+        size = message_bytes(self.plan, [tensor], codec)
+        return Send(f"{source}>{target}:{label}", target, (tensor,), size, codec)
+
+    def _receive(self, source: Place, target: Place, op: str, tensor: str) -> Recv:
+        """Recv of the message that :meth:`_send` sends from ``source`` to ``target``."""
+        send = self._send(source, target, op, tensor)
+        return Recv(send.channel, source, send.tensors, send.bytes, send.codec)
 
     def _bytes(self, name: str) -> int:
         return self.plan.batch * self.graph[name].output_bytes_per_sample
@@ -176,8 +189,7 @@ class _SessionBuilder:
 
     def _request(self, server: Place) -> None:
         tables, shards = self._tables(server), self.plan.shards
-        ids = sum(self.plan.model.table[name].ids_per_sample for name in tables)
-        self._message(self.rank, server, "ids", tuple(f"ids.{name}" for name in tables), self.plan.batch * ids * 4)
+        self._message(self.rank, server, "ids", tuple(f"ids.{name}" for name in tables))
         here = tuple(i for i, shard in enumerate(shards) if shard.server == server.index and shard.rows)
         outputs = tuple(self._partial(shards[i].table, server) for i in here)
         self.code[server].append(Lookup(here, outputs))
@@ -189,8 +201,8 @@ class _SessionBuilder:
             if server not in self.pooled:
                 self.pooled.add(server)
                 names = self._tables(server)
-                size = sum(self._bytes(name) for name in names)
-                self._message(server, self.rank, "pooled", tuple(self._partial(n, server) for n in names), size)
+                parts = tuple(self._partial(name, server) for name in names)
+                self._message(server, self.rank, "pooled", parts, self.plan.codec(POOLED))
         if self.split[table]:
             parts = tuple(self._partial(table, server) for server in holders)
             self.code[self.rank].append(Reduce(table, parts, self._bytes(table)))
@@ -203,8 +215,8 @@ class _SessionBuilder:
             if op.name in tables:
                 pending[server] -= 1
                 if not pending[server]:
-                    size = sum(self._bytes(name) for name in tables)
-                    self._message(self.rank, server, "grads", tuple(f"d.{name}" for name in tables), size)
+                    gradients = tuple(f"d.{name}" for name in tables)
+                    self._message(self.rank, server, "grads", gradients, self.plan.codec(PUSH))
 
     # ---- forward and backward
 
@@ -226,8 +238,7 @@ class _SessionBuilder:
             self._deliver(source, place)
         if (place, source) not in self.present and place != home:
             self.present.add((place, source))
-            channel = f"{home}>{place}:{source}"
-            self.code[place].append(Recv(channel, home, (source,), self._bytes(source)))
+            self.code[place].append(self._receive(home, place, source, source))
 
     def _deliver(self, name: str, place: Place) -> None:
         """Send a tensor to a place that consumes it, once."""
@@ -235,7 +246,7 @@ class _SessionBuilder:
         channel = f"{home}>{place}:{name}"
         if place != home and channel not in self.sent:
             self.sent.add(channel)
-            self.code[home].append(Send(channel, place, (name,), self._bytes(name)))
+            self.code[home].append(self._send(home, place, name, name))
 
     def _backward(self, op: Operator) -> None:
         place = self.home[op.name]
@@ -270,8 +281,7 @@ class _SessionBuilder:
         if len(parts) > 1:
             self.code[place].append(Reduce(name, tuple(parts), self._bytes(source)))
         if place != home:
-            channel = f"{place}>{home}:d.{source}"
-            self.code[place].append(Send(channel, home, (name,), self._bytes(source)))
+            self.code[place].append(self._send(place, home, source, name))
 
     def _complete(self, op: Operator) -> None:
         """At an operator's home: receive the other places' gradients and add everything up."""
@@ -282,8 +292,7 @@ class _SessionBuilder:
             name = f"d.{op.name}" if len(groups) == 1 else f"d.{op.name}@{place}"
             names.append(name)
             if place != home:
-                channel = f"{place}>{home}:d.{op.name}"
-                self.code[home].append(Recv(channel, place, (name,), self._bytes(op.name)))
+                self.code[home].append(self._receive(place, home, op.name, name))
         if len(names) > 1:
             self.code[home].append(Reduce(f"d.{op.name}", tuple(names), self._bytes(op.name)))
 

@@ -1,7 +1,7 @@
 """The verifier: what must hold for every set of programs, checked after every transformation.
 
-1. Every Recv has exactly one Send of the same channel, tensors and bytes, between the places that both name; the bytes
-   are those of the tensors.
+1. Every Recv has exactly one Send of the same channel, tensors, bytes and codec, between the places that both name; the
+   bytes are those of the tensors under the codec.
 2. No tensor is used at a place before it was produced or received there, and no channel is used twice in a step.
 3. All ranks of a group enter the same collectives in the same order.
 4. No cyclic wait: the programs of all sessions can be run to the end together (a Send never waits: one slot per step).
@@ -26,6 +26,7 @@ from programs.instructions import (
     Instruction,
     Lookup,
     NextBatch,
+    Place,
     Program,
     Recv,
     Reduce,
@@ -33,6 +34,7 @@ from programs.instructions import (
     Update,
 )
 from programs.transform import JobPrograms, Session
+from programs.wire import message_bytes
 
 
 class BrokenProgram(HiertrainError):
@@ -84,19 +86,25 @@ def _check_messages(session: Session) -> None:
             sender, send = sends.pop(instruction.channel, (None, None))
             if send is None or sender is None:
                 raise BrokenProgram(session.rank, program, index, "expected one Send of this channel, found none")
-            if (send.tensors, send.bytes) != (instruction.tensors, instruction.bytes):
-                raise BrokenProgram(session.rank, program, index, f"expected the tensors and bytes of {send}")
-            if (send.peer, sender.place) != (program.place, instruction.peer):
-                raise BrokenProgram(session.rank, program, index, f"expected peers to match {send} at {sender.place}")
+            for what, differs in _differences(send, sender.place, instruction, program.place):
+                if differs:
+                    raise BrokenProgram(session.rank, program, index, f"expected {what}")
     for program, send in sends.values():
         raise BrokenProgram(session.rank, program, program.instructions.index(send), "expected a Recv of this channel")
+
+
+def _differences(send: Send, source: Place, recv: Recv, target: Place) -> Iterator[tuple[str, bool]]:
+    """What two ends of a channel must agree on, and whether they do not."""
+    yield f"the tensors and bytes of {send}", (send.tensors, send.bytes) != (recv.tensors, recv.bytes)
+    yield f"the codec of {send}", send.codec != recv.codec
+    yield f"peers to match {send} at {source}", (send.peer, source) != (target, recv.peer)
 
 
 def _check_bytes(job: JobPrograms, session: Session) -> None:
     """Rule 1, last part; a Recv has the bytes of its Send."""
     for program, index, instruction in _indexed(session):
         if isinstance(instruction, Send):
-            size = sum(tensor_bytes(job, name) for name in instruction.tensors)
+            size = message_bytes(job.plan, instruction.tensors, instruction.codec)
             if instruction.bytes != size:
                 raise BrokenProgram(session.rank, program, index, f"expected {size} bytes, the size of its tensors")
 
@@ -192,15 +200,7 @@ def _advance(program: Program, index: int, sent: set[str]) -> int:
 
 def tensor_bytes(job: JobPrograms, name: str) -> int:
     """Bytes of a tensor of one session's step, by its name (see ``programs.instructions``)."""
-    model, batch = job.plan.model, job.plan.batch
-    if name.startswith("ids.") and name[4:] in model.table:
-        return batch * model.table[name[4:]].ids_per_sample * 4
-    base = name.removeprefix("d.") if name not in model.graph else name
-    if base not in model.graph:
-        base = base.split(" <- ")[0]
-    if base not in model.graph:
-        base = base.rpartition("@")[0]
-    return batch * model.graph[base].output_bytes_per_sample
+    return message_bytes(job.plan, [name])
 
 
 def memory_needed(job: JobPrograms) -> dict[str, tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from problem.errors import BadInput
 if TYPE_CHECKING:
     from placement.plan import Tag
     from placement.result import PlacementResult
+    from problem.model import Model
 
 
 def command(
@@ -30,6 +32,9 @@ def command(
     max_elp: Annotated[int | None, typer.Option(min=1, help="Most batch * threads * ranks * groups.")] = None,
     max_rows: Annotated[int | None, typer.Option(min=1, help="Cap the rows of every table (ids are hashed).")] = None,
     pin: Annotated[list[str] | None, typer.Option(help="OPERATOR=TAG: dp, or the index of a node. Repeatable.")] = None,
+    codec: Annotated[
+        list[str] | None, typer.Option(help="EDGE=CODEC: compress an operator's cut, pooled or push. Repeatable.")
+    ] = None,
     sync_gap: Annotated[int, typer.Option(min=1, help="Steps between two exchanges of a group.")] = 8,
     time_limit: Annotated[float, typer.Option(min=0.01, help="Seconds for the whole search.")] = 60.0,
     gap: Annotated[float, typer.Option(min=0.0, help="Relative gap that is good enough.")] = 0.005,
@@ -47,6 +52,7 @@ def command(
     from placement.shapes import SolveOptions
 
     loaded, machines = read_model(model, max_rows), read_cluster(cluster, model)
+    codecs = dict(_codec(text, loaded) for text in codec or ())
     options = SolveOptions(
         batch=batch,
         hogwild=hogwild,
@@ -62,7 +68,7 @@ def command(
     )
     costs_for = read_costs(costs, loaded, foreign_costs)
     with progress("solving"):
-        result = solve(loaded, machines, costs_for, options)
+        result = _compressed(solve(loaded, machines, costs_for, options), codecs)
     for assumption in result.assumptions:
         say(f"assumed: {assumption}")
     if out is not None:
@@ -86,6 +92,29 @@ def _pin(text: str) -> tuple[str, Tag]:
     if not found or not name or not (tag == "dp" or tag.isdecimal()):
         raise BadInput("solve", "--pin", text, "OPERATOR=dp or OPERATOR=NODE, a node's index in its group")
     return name, "dp" if tag == "dp" else int(tag)
+
+
+def _codec(text: str, model: Model) -> tuple[str, str]:
+    """Read ``EDGE=CODEC``; operator names may hold '='."""
+    from placement.codecs import check_codec
+
+    edge, found, name = text.rpartition("=")
+    if not found or not edge:
+        raise BadInput("solve", "--codec", text, "EDGE=CODEC")
+    try:
+        check_codec(edge, name, model)
+    except ValueError as error:
+        raise BadInput("solve", "--codec", text, str(error)) from None
+    return edge, name
+
+
+def _compressed(result: PlacementResult, codecs: dict[str, str]) -> PlacementResult:
+    """Put codecs into the plan that was found."""
+    if not codecs:
+        return result
+    assumption = "the search counts messages uncompressed; simulate the plan for what its codecs change"
+    plan = replace(result.plan, codecs=codecs)
+    return replace(result, plan=plan, assumptions=(*result.assumptions, assumption))
 
 
 def to_text(result: PlacementResult) -> str:

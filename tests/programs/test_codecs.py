@@ -1,0 +1,175 @@
+"""Codecs in plans and programs: where they stand, what bytes they promise, what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from cost_models.codecs import Codec, Message
+from cost_models.roofline import roofline_costs
+from hiertrain.cli import app
+from placement.codecs import EVERY_ELEMENT, parse_codec
+from placement.errors import InvalidPlan
+from placement.plan import Plan
+from placement.planfile import load_plan, plan_to_json, save_plan
+from problem.readers import model_from_spec
+from programs.instructions import Recv, Send
+from programs.text import to_text
+from programs.transform import JobPrograms, transform
+from programs.verify import BrokenProgram, verify
+from tests.executor.tiny import dlrm, tables
+from tests.programs import plans
+from tests.programs.strategies import random_plans
+from tests.programs.test_verify import changed, edited, index_of
+
+
+def coded(**codecs: str) -> Plan:
+    """Batches of 32; interaction and top MLP on node 1, so that ``bottom1`` and two tables, 16 wide, are sent there."""
+    model = dlrm([3, 8, 16], tables(2, 40, 16), [8, 1])
+    tags = {"interaction": 1, "top0": 1, "top1": 1}
+    return plans.plan(model, nodes=2, tags=tags, batch=32, codecs=codecs)
+
+
+def messages(job: JobPrograms) -> dict[str, tuple[int, str]]:
+    """Bytes and codec of every Send by channel; both ends are checked by the verifier."""
+    return {
+        i.channel: (i.bytes, i.codec) for p in job.sessions[0].programs for i in p.instructions if isinstance(i, Send)
+    }
+
+
+def test_a_codec_is_on_the_tensor_its_gradient_and_nothing_else() -> None:
+    """DCT-MP of ``bottom1`` keeping 10 %: 2 of 16 a sample with a bitmask there, values back; the rest is float32."""
+    plain, found = messages(verify(transform(coded()))), messages(verify(transform(coded(bottom1="dct-mp:0.1"))))
+    changes = {channel: found[channel] for channel in found if found[channel] != plain[channel]}
+    forward, backward = Message(32, 16, Codec.BITMASK, 0.1).bytes, Message(32, 16, Codec.VALUES, 0.1).bytes
+    assert changes == {
+        "n0>n1:bottom1": (forward, "dct-mp:0.1"),
+        "n1>n0:d.bottom1": (backward, "dct-mp:0.1"),
+    }
+    assert (forward, backward) == (32 * 2 * 4 + 64, 32 * 2 * 4)
+
+
+def test_messages_of_embedding_servers_have_codecs_of_their_own() -> None:
+    """Pooled rows and their gradients, one message for two tables each: the bytes of both; ids stay as they are."""
+    found = messages(verify(transform(coded(pooled="fp16", push="rowwise4"))))
+    assert found["n0>ps0:ids"] == (2 * 32 * 4, "")
+    assert found["ps0>n0:pooled"] == (2 * 32 * 16 * 2, "fp16")
+    assert found["n0>ps0:grads"] == (2 * 32 * (10 + 8), "rowwise4")
+
+
+def test_a_table_can_be_coded_on_its_way_to_another_node() -> None:
+    """Rows that the rank passes on to the interaction on node 1 are a cut like any other."""
+    found = messages(verify(transform(coded(t0="bf16"))))
+    assert {channel for channel, (_, codec) in found.items() if codec} == {"n0>n1:t0", "n1>n0:d.t0"}
+
+
+def test_fp32_is_no_codec() -> None:
+    """Saying what is the case anyway changes no program."""
+    assert transform(coded(bottom1="fp32", push="fp32")).sessions == transform(coded()).sessions
+
+
+def test_programs_show_codecs() -> None:
+    """In the text form, behind the bytes."""
+    text = to_text(transform(coded(bottom1="bf16")))
+    assert "Send bottom1 to n1 (1024 B as bf16)" in text
+    assert "Recv bottom1 from n0 (1024 B as bf16)" in text
+
+
+def test_ends_that_disagree_on_the_codec_are_named() -> None:
+    """A Recv that would decode fp16 as bf16: same bytes, other numbers."""
+    job = verify(transform(coded(bottom1="bf16")))
+    broken = edited(job, 0, 1, changed(index_of(job, 1, Recv, "bottom1"), codec="fp16"))
+    with pytest.raises(BrokenProgram, match=r"place n1, instruction \d+: Recv.*expected the codec of Send"):
+        verify(broken)
+
+
+def test_bytes_that_are_not_the_codecs_are_named() -> None:
+    """Both ends agree on bf16 with the bytes of float32."""
+    job = verify(transform(coded(bottom1="bf16")))
+    index = index_of(job, 0, Send, "bottom1")
+    broken = edited(edited(job, 0, 0, changed(index, bytes=2048)), 0, 1, changed(0, bytes=2048))
+    with pytest.raises(BrokenProgram, match="expected 1024 bytes, the size of its tensors"):
+        verify(broken)
+
+
+@given(
+    random_plans(), st.sampled_from([*EVERY_ELEMENT, "dct-mp:0.3", "dct-mp:1:laplace"]), st.sampled_from(EVERY_ELEMENT)
+)
+def test_any_plan_with_any_codec_is_a_valid_job(plan: Plan, cut: str, server: str) -> None:
+    """Every operator's output and both server messages coded: the verifier agrees with the transformation."""
+    edges = {op.name: cut for op in plan.model.graph} | {"pooled": server, "push": server}
+    verify(transform(dataclasses.replace(plan, codecs=edges)))
+
+
+@pytest.mark.parametrize(
+    ("codecs", "message"),
+    [
+        ({"middle": "bf16"}, "edge 'middle': no such edge: allowed are pooled, push and the names of operators"),
+        ({"bottom1": "zip"}, "edge 'bottom1': codec 'zip': allowed are fp32, bf16, fp16, rowwise8"),
+        (
+            {"bottom1": "dct-mp"},
+            r"edge 'bottom1': codec 'dct-mp': .* and dct-mp:KEEP\[:RULE\], KEEP above 0 and up to 1",
+        ),
+        ({"bottom1": "dct-mp:0"}, "KEEP above 0"),
+        ({"bottom1": "dct-mp:many"}, "KEEP above 0"),
+        ({"bottom1": "dct-mp:0.1:best"}, "RULE exact, laplace, laplace_one_sided"),
+        ({"bottom1": "bf16:0.1"}, "codec 'bf16:0.1'"),
+        ({"push": "dct-mp:0.1"}, "edge 'push': codec 'dct-mp:0.1': allowed are fp32"),
+    ],
+)
+def test_codecs_that_do_not_exist_are_refused(codecs: dict[str, str], message: str) -> None:
+    """Unknown edges, unknown names, shares out of range, and masks where no cut gives them."""
+    with pytest.raises(InvalidPlan, match=message):
+        coded(**codecs)
+
+
+def test_a_name_says_formats_share_and_rule() -> None:
+    """The parts of a codec's name."""
+    found = parse_codec("dct-mp:0.05:laplace_one_sided")
+    assert (found.forward, found.backward, found.keep) == (Codec.BITMASK, Codec.VALUES, 0.05)
+    assert found.rule == "laplace_one_sided"
+    assert found.is_sparse
+    assert not parse_codec("rowwise2").is_sparse
+
+
+def test_plan_files_keep_codecs(tmp_path: Path) -> None:
+    """Written and read again they are the same; a file from before there were any has none; a wrong one is named."""
+    spec = {"kind": "dlrm", "name": "x", "dense_features": 3, "embedding_dim": 4, "bottom_mlp": [4], "top_mlp": [1]}
+    model = model_from_spec(spec | {"tables": [{"name": "user", "rows": 9}]})
+    plan, path = plans.plan(model, codecs={"bottom_0": "dct-mp:0.5", "push": "bf16"}), tmp_path / "plan.json"
+    save_plan(path, plan, roofline_costs(model, plan.batch, plan.servers[0]))
+    assert load_plan(path).plan == plan
+    document = json.loads(path.read_text())
+    assert document["plan"]["codecs"] == plan_to_json(plan)["codecs"] == {"bottom_0": "dct-mp:0.5", "push": "bf16"}
+    del document["plan"]["codecs"]
+    path.write_text(json.dumps(document))
+    assert load_plan(path).plan.codecs == {}
+    document["plan"]["codecs"] = {"bottom_0": "zip"}
+    path.write_text(json.dumps(document))
+    with pytest.raises(InvalidPlan, match=r"plan\.json: edge 'bottom_0': codec 'zip'"):
+        load_plan(path)
+
+
+def test_the_command_line_puts_codecs_into_the_plan(tmp_path: Path) -> None:
+    """``solve --codec`` twice: the plan file has both, and it is said that the search did not count them; a codec or edge
+    that does not exist is refused before anything is solved."""
+
+    def solve(*codecs: str) -> Result:
+        options = ["--cluster", "local:2", "--hogwild", "1", "--max-rows", "500", "--max-replicas", "1"]
+        named = [word for codec in codecs for word in ("--codec", codec)]
+        return CliRunner().invoke(app, ["solve", "demo", *options, *named, "--out", str(tmp_path / "plan.json")])
+
+    done = solve("top_0=dct-mp:0.25", "push=bf16")
+    assert done.exit_code == 0, done.output
+    assert "the search counts messages uncompressed" in done.stderr
+    assert load_plan(tmp_path / "plan.json").plan.codecs == {"top_0": "dct-mp:0.25", "push": "bf16"}
+    for wrong, message in (("top_9=bf16", "no such edge"), ("top_0=zip", "codec 'zip'"), ("bf16", "EDGE=CODEC")):
+        refused = solve(wrong)
+        assert refused.exit_code == 2
+        assert message in refused.stderr
