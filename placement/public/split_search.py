@@ -4,9 +4,9 @@ Knows the portfolio and the order in which it is worth trying:
 
 1. the linearised dynamic program, on the blocks of the contiguous problem and on coarsened graphs. An interval of a
    coarse order is not contiguous in the original one: BERT-12 training falls from 438.0 to 383.3 in well under a second;
-2. CP-SAT on coarsened graphs, from coarse to fine, each started from the best split that the level can express;
-3. neighbourhoods of the full graph around the most loaded device: two or three devices split anew, or a patch of items
-   among all devices, as large as the solver manages in its slice.
+2. CP-SAT on the graphs that coarsening makes small, from coarse to fine, each started from the best split so far;
+3. neighbourhoods around the most loaded device, by HiGHS: patches of items among all devices, all or some items of two
+   devices, of two devices and a CPU; as many items as the solver manages in its slice.
 
 The incumbent is held here, not by a solver, and only a split that is better in floats replaces it.
 """
@@ -24,10 +24,19 @@ from placement.public.coarsen import coarsen
 from placement.public.hypergraph import Floats, Hypergraph, Split
 from placement.public.linear import linear_split
 from placement.public.resplit import Part, resplit
+from placement.public.resplit_mip import resplit_mip
 
 SLACKS = (2.0, 1.5, 1.2, 1.1, 1.0)
+"""Levels of coarsening; the last one loses nothing (memory and CPUs aside)."""
+
+SMALL = 100
+"""CP-SAT takes on a coarsened graph of at most this many items, or of half the items."""
+
 SLICE_SECONDS = 2.0
-SMALLEST_PATCH, FIRST_PATCH = 12, 40
+FEWEST = 12
+FIRST_SIZES = {"patch": 40.0, "pair": 80.0, "triple": 60.0}
+"""Free items of each kind of neighbourhood to begin with; sizes adapt."""
+
 EPSILON = 1e-9
 
 
@@ -64,8 +73,9 @@ class Search:
     def __post_init__(self) -> None:
         self._started = time.monotonic()
         self._random = np.random.default_rng(self.seed)
-        self._patch = float(FIRST_PATCH)
-        self._coarse = [coarsen(self.graph, slack, self._target()) for slack in SLACKS]
+        self._sizes = dict(FIRST_SIZES)
+        levels = [coarsen(self.graph, slack, self._target()) for slack in SLACKS]
+        self._levels = [(graph, np.array(labels)) for graph, labels in levels]
 
     @property
     def value(self) -> float:
@@ -93,23 +103,23 @@ class Search:
         self.best, self.loads = split, loads
         return True
 
-    def run(self) -> None:
-        """Search until time is up or the goal reached."""
-        self._linear()
-        for graph, labels in self._coarse:
-            if self.left > 0:
-                self._coarse_solve(graph, np.array(labels), min(self.left, max(self.seconds / 8, 1.0)))
-        while self.best is not None and self.left > 0:
-            self._neighbourhood()
-
-    def _linear(self) -> None:
+    def start(self) -> None:
+        """Find good splits of coarse graphs."""
         split = linear_split(self.found.graph, self.found.order)
         self.offer(None if split is None else self.found.of_items(split))
-        for graph, labels in self._coarse:
-            index = np.array(labels)
-            for order in self._orders(index):
+        for graph, labels in self._levels:
+            for order in self._orders(labels):
                 split = linear_split(graph, order)
-                self.offer(None if split is None else split[index])
+                self.offer(None if split is None else split[labels])
+        small = {g.items: (g, labels) for g, labels in self._levels if g.items <= max(SMALL, self.graph.items // 2)}
+        for graph, labels in small.values():
+            if self.left > 0:
+                self._solve_level(graph, labels, min(self.left, max(self.seconds / (3 * len(small)), 1.0)))
+
+    def improve(self) -> None:
+        """Search neighbourhoods until time is up or the goal reached."""
+        while self.best is not None and self.left > 0:
+            self._neighbourhood(self.best)
 
     def _orders(self, labels: Split) -> Iterator[Sequence[int]]:
         """Yield orders of merged items: by the first, the last and the mean place of their items."""
@@ -124,7 +134,7 @@ class Search:
         for key in (first, last, mean):
             yield np.argsort(key, kind="stable").tolist()
 
-    def _coarse_solve(self, graph: Hypergraph, labels: Split, seconds: float) -> None:
+    def _solve_level(self, graph: Hypergraph, labels: Split, seconds: float) -> None:
         """Split a coarsened graph anew, from the best split if its merged items are whole in it."""
         start = self._expressed(graph, labels)
         if start is not None:
@@ -133,6 +143,7 @@ class Search:
             self.offer(None if split is None else split[labels])
 
     def _expressed(self, graph: Hypergraph, labels: Split) -> Split | None:
+        """Return a good split of merged items: the best one known, or of intervals."""
         starts = [split for order in self._orders(labels) if (split := linear_split(graph, order)) is not None]
         if self.best is not None:
             projected = np.zeros(graph.items, dtype=np.int64)
@@ -141,44 +152,63 @@ class Search:
                 starts.append(projected)
         return min(starts, key=lambda split: float(graph.loads(split).max()), default=None)
 
-    def _neighbourhood(self) -> None:
-        """Solve one neighbourhood, and learn how many items fit in a slice."""
-        assert self.best is not None
-        free, devices = self._choose(self.best)
+    def _neighbourhood(self, best: Split) -> None:
+        """Solve one neighbourhood, and learn how many items of its kind fit in a slice."""
+        graph, labels = self._working(best)
+        split = np.zeros(graph.items, dtype=np.int64)
+        split[labels] = best
+        kind = str(self._random.choice(sorted(self._sizes)))
+        free, devices = self._choose(kind, graph, split)
         began, seconds = time.monotonic(), min(SLICE_SECONDS, self.left)
-        part = Part(self.graph, self.best, free, devices)
-        self.offer(resplit(part, seconds, int(self._random.integers(2**31)), self.workers))
-        quick = time.monotonic() - began < seconds / 2
-        self._patch = max(self._patch * (1.15 if quick else 0.9), SMALLEST_PATCH)
+        found = resplit_mip(Part(graph, split, free, devices), seconds, int(self._random.integers(2**31)))
+        self.offer(None if found is None else found[labels])
+        spent = time.monotonic() - began
+        factor = 1.1 if spent < seconds / 2 else 0.93 if spent >= seconds else 1.0
+        self._sizes[kind] = min(max(self._sizes[kind] * factor, FEWEST), 2.0 * self.graph.items)
 
-    def _choose(self, best: Split) -> tuple[list[int], list[int]]:
-        """Return free items and devices: around the most loaded device, three times in four."""
-        busiest = int(self.loads.argmax())
-        if self._random.random() < 0.25:
-            busiest = int(self._random.integers(self.graph.devices))
-        home = np.flatnonzero(best == busiest)
-        if not len(home):
-            home = np.arange(self.graph.items)
-        size = int(self._random.integers(2, 5))
-        others = self._random.permutation([d for d in range(self.graph.devices) if d != busiest])
-        devices = (
-            sorted({busiest, *(int(d) for d in others[: size - 1])}) if size < 4 else list(range(self.graph.devices))
-        )
-        allowed = set(np.flatnonzero(np.isin(best, devices)).tolist())
-        most = self._patch * (len(self.graph.accelerator_ms) > 0) * {2: 2.0, 3: 1.4}.get(len(devices), 1.0)
-        start = int(self._random.choice([item for item in home.tolist() if item in allowed] or sorted(allowed)))
-        return self._grow(start, allowed, int(most)), devices
+    def _working(self, best: Split) -> tuple[Hypergraph, Split]:
+        """Return the finest coarsened graph if the best split keeps its items whole, else the graph itself."""
+        graph, labels = self._levels[-1]
+        home = np.zeros(graph.items, dtype=np.int64)
+        home[labels] = best
+        return (graph, labels) if (home[labels] == best).all() else (self.graph, np.arange(self.graph.items))
 
-    def _grow(self, start: int, allowed: set[int], most: int) -> list[int]:
-        """Return up to ``most`` allowed items: nearest first, then anywhere."""
-        seen, queue = {start: None}, [start]
+    def _choose(self, kind: str, graph: Hypergraph, split: Split) -> tuple[list[int], list[int]]:
+        """Return free items and devices of a neighbourhood; the most loaded device takes part."""
+        busiest, most = int(self.loads.argmax()), int(self._sizes[kind])
+        if kind == "patch":
+            return self._patches(graph, split, busiest, most), list(range(graph.devices))
+        devices = {busiest, *(range(graph.accelerators, graph.devices) if kind == "triple" else ())}
+        others = [d for d in range(graph.devices) if d not in devices]
+        devices |= {int(self._random.choice(others))} if others else set()
+        free = np.flatnonzero(np.isin(split, sorted(devices)))
+        if len(free) > most:
+            free = np.sort(self._random.choice(free, most, replace=False))
+        return free.tolist(), sorted(devices)
+
+    def _patches(self, graph: Hypergraph, split: Split, busiest: int, most: int) -> list[int]:
+        """Return some balls of items around places where the split cuts."""
+        border = [i for i in range(graph.items) if any(split[j] != split[i] for j in graph.neighbours[i])]
+        border = border or list(range(graph.items))
+        sources = [item for item in border if split[item] == busiest] or border
+        if self._random.random() < 0.5:
+            sources = border
+        found: set[int] = set()
+        most = min(most, graph.items)
+        while len(found) < most:
+            ball = self._ball(graph, int(self._random.choice(sources)), int(self._random.integers(4, 20)))
+            sources = border if set(ball) - found else list(range(graph.items))
+            found.update(ball)
+        return sorted(found)
+
+    def _ball(self, graph: Hypergraph, centre: int, most: int) -> list[int]:
+        """Return the items nearest to an item, itself first."""
+        seen, queue = {centre: None}, [centre]
         while queue and len(seen) < most:
-            for item in self.graph.neighbours[queue.pop(0)]:
-                if item in allowed and item not in seen and len(seen) < most:
-                    seen[item] = None
-                    queue.append(item)
-        rest = self._random.permutation([item for item in sorted(allowed) if item not in seen])
-        return sorted([*seen, *(int(item) for item in rest[: most - len(seen)])])
+            near = [item for item in graph.neighbours[queue.pop(0)] if item not in seen]
+            seen |= dict.fromkeys(near)
+            queue += near
+        return list(seen)
 
 
 def _less(loads: Floats, than: Floats) -> bool:
