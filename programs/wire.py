@@ -1,12 +1,14 @@
-"""Sizes of tensors and messages of a session's step, by the names of ``programs.instructions``."""
+"""Sizes of tensors and messages of a session's step, by the names of ``programs.instructions``, and what codecs take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cost_models.codecs import Message
 from placement.codecs import parse_codec
 from placement.plan import Plan
 from problem.graph import FLOAT_BYTES
+from programs.instructions import Recv, Send
 
 
 def is_ids(plan: Plan, name: str) -> bool:
@@ -39,7 +41,19 @@ def message_bytes(plan: Plan, tensors: Iterable[str], codec: str = "") -> int:
     """Return the bytes of a message; of a codec that leaves elements out, as many as are planned to be kept."""
     if not codec:
         return sum(plan.batch * columns(plan, name) * FLOAT_BYTES for name in tensors)
+    return sum(message.bytes for message in _coded(plan, tensors, codec))
+
+
+def coding_seconds(plan: Plan, instruction: Send | Recv) -> float:
+    """Return the core-seconds that a codec takes at this end of a message, on the machine that it was measured on."""
+    if not instruction.codec:
+        return 0.0
+    messages = _coded(plan, instruction.tensors, instruction.codec)
+    if isinstance(instruction, Send):
+        return sum(message.encode_seconds for message in messages)
+    return sum(message.decode_seconds for message in messages)
+
+
+def _coded(plan: Plan, tensors: Iterable[str], codec: str) -> list[Message]:
     chosen = parse_codec(codec)
-    return sum(
-        chosen.message(plan.batch, columns(plan, name), gradient=is_gradient(plan, name)).bytes for name in tensors
-    )
+    return [chosen.message(plan.batch, columns(plan, name), gradient=is_gradient(plan, name)) for name in tensors]

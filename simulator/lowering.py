@@ -28,6 +28,7 @@ from programs.instructions import (
     SyncStep,
     Update,
 )
+from programs.wire import coding_seconds
 from programs.workers import Worker
 from simulator.engine import to_ns
 from simulator.folding import UNFOLDED, Folding
@@ -132,10 +133,12 @@ class Lowering:
         box = self._mailbox(message.channel, worker.group, worker.rank, worker.thread)
         of_server = message.peer.role is Role.SERVER
         if isinstance(message, Recv):
-            yield from self._receive(worker, box, message.bytes, Part.PS_QUEUE if of_server else Part.PEER)
+            part = Part.PS_QUEUE if of_server else Part.PEER
+            yield from self._receive(worker, box, message.bytes, part, coding_seconds(self._plan, message))
         else:
             nodes = self._plan.servers if of_server else self._plan.groups[worker.group]
-            yield from self._send(worker, box, nodes[message.peer.index].name, message.bytes)
+            target = nodes[message.peer.index].name
+            yield from self._send(worker, box, target, message.bytes, coding_seconds(self._plan, message))
 
     def _update(self, worker: Worker, update: Update) -> Iterator[Primitive]:
         cost = self._shards(update.shards, "update")
@@ -257,13 +260,15 @@ class Lowering:
 
     # ---- parts
 
-    def _send(self, worker: Worker, box: Mailbox, target: str, size: int) -> Iterator[Primitive]:
-        yield self._work(worker, self._costs.message.send(size))
+    def _send(self, worker: Worker, box: Mailbox, target: str, size: int, encoding: float = 0.0) -> Iterator[Primitive]:
+        yield self._work(worker, encoding + self._costs.message.send(size))
         yield Emit(box, self._machines[worker.node.name].index, self._machines[target].index, size)
 
-    def _receive(self, worker: Worker, box: Mailbox, size: int, part: Part) -> Iterator[Primitive]:
+    def _receive(
+        self, worker: Worker, box: Mailbox, size: int, part: Part, decoding: float = 0.0
+    ) -> Iterator[Primitive]:
         yield Await(box, part=part)
-        yield self._work(worker, self._costs.message.receive(size))
+        yield self._work(worker, self._costs.message.receive(size) + decoding)
 
     def _work(self, worker: Worker, seconds: float, traffic_bytes: float = 0.0) -> Work:
         slowness = self._machines[worker.node.name].slowness * self._costs.slowdown(worker.node)

@@ -23,6 +23,11 @@ from programs.instructions import Recv, Send
 from programs.text import to_text
 from programs.transform import JobPrograms, transform
 from programs.verify import BrokenProgram, verify
+from programs.workers import workers
+from simulator.engine import Engine
+from simulator.lowering import Lowering, busy_ns
+from simulator.machines import Sharing, build_machines, nodes_of
+from simulator.primitives import Emit
 from tests.executor.tiny import dlrm, tables
 from tests.programs import plans
 from tests.programs.strategies import random_plans
@@ -154,6 +159,30 @@ def test_plan_files_keep_codecs(tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     with pytest.raises(InvalidPlan, match=r"plan\.json: edge 'bottom_0': codec 'zip'"):
         load_plan(path)
+
+
+def test_the_simulator_counts_bytes_and_seconds_of_codecs() -> None:
+    """Both ends of a coded message take what encoding and decoding take besides sending and receiving fewer bytes."""
+    codec, plain = "rowwise8", coded()
+    plan, message = coded(bottom1=codec), Message(32, 16, Codec.ROWWISE8)
+    costs = roofline_costs(plan.model, plan.batch, plan.servers[0])
+    machines = build_machines(Engine(), nodes_of(plan), Sharing.NODE, {})
+    by_name = {machine.node.name: machine for machine in machines}
+    seconds: dict[tuple[str, type], float] = {}
+    for name, found in (("plain", plain), ("coded", plan)):
+        for worker in workers(transform(found)):
+            lowered = Lowering(found, costs, by_name).lower(worker)
+            for instruction, primitives in zip(worker.program, lowered, strict=True):
+                if isinstance(instruction, Send | Recv) and instruction.tensors == ("bottom1",):
+                    seconds[name, type(instruction)] = busy_ns(primitives) * 1e-9
+                    sent = [primitive.bytes for primitive in primitives if isinstance(primitive, Emit)]
+                    assert sent in ([], [message.bytes if name == "coded" else 32 * 16 * 4])
+    less = 32 * 16 * 4 - message.bytes
+    cost = costs.message
+    sending, receiving = cost.send(less) - cost.send(0), cost.receive(less) - cost.receive(0)
+    for kind, extra in ((Send, message.encode_seconds - sending), (Recv, message.decode_seconds - receiving)):
+        slowness = costs.slowdown(plan.groups[0][0])
+        assert seconds["coded", kind] - seconds["plain", kind] == pytest.approx(extra * slowness, abs=2e-9)
 
 
 def test_the_command_line_puts_codecs_into_the_plan(tmp_path: Path) -> None:
