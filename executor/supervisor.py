@@ -9,14 +9,16 @@ Knows nothing of what the workers do.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import multiprocessing as mp
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 
@@ -74,8 +76,9 @@ def supervise(
     try:
         try:
             sys.stdout.flush()
-            for process in processes.values():
-                process.start()
+            with _interrupts_held():
+                for process in processes.values():
+                    process.start()
         finally:
             os.close(reports_write)
             started()
@@ -83,6 +86,22 @@ def supervise(
     finally:
         _kill(processes)
         os.close(reports_read)
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Put Ctrl-C off to the end of the block: in the middle of a fork, Python's own hooks would swallow it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    noted: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if noted:
+        raise KeyboardInterrupt
 
 
 def _enter(name: str, task: Task, reports: int, parent: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from executor.errors import NotFinite, PeerGone, WorkerFailed
 from executor.state import Record
-from executor.supervisor import supervise
+from executor.supervisor import _interrupts_held, supervise
 from programs.workers import Worker
 from tests.executor.conftest import Traces, alive
 from tests.programs import plans
@@ -149,3 +149,19 @@ def test_ends_are_closed_though_a_process_cannot_be_started(traces: Traces, monk
     assert closed
     assert traces.pids
     assert not any(map(alive, traces.pids))
+
+
+def test_bug_an_interrupt_during_the_forks_was_lost() -> None:
+    """Ctrl-C in the middle of a fork was swallowed by Python's own fork hooks, and the run went on: it is held now."""
+    reached = []
+
+    def interrupted_block() -> None:
+        with _interrupts_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+            reached.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_block()
+    assert reached
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -160,7 +160,7 @@ def children_of(pid: int) -> list[int]:
 
 def started_run(plan: Path) -> subprocess.Popen[str]:
     """Start a long run and wait until its workers are there."""
-    command = [sys.executable, "-m", "hiertrain", "run", str(plan), "--steps", "20000"]
+    command = [sys.executable, "-m", "hiertrain", "run", str(plan), "--steps", "3000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while len(children_of(process.pid)) < 5 and process.poll() is None and time.monotonic() < deadline:
