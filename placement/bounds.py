@@ -24,6 +24,7 @@ from placement.nets import RANK, Contracted
 from placement.plan import Tag
 from placement.shapes import Shape, Side
 from placement.shard_state import Sharding
+from placement.table_rules import NO_RULES, TableRules
 from problem.cluster import Node
 from problem.model import Model
 
@@ -48,6 +49,8 @@ class Bounds:
         Whether all machines are on one host.
     all_used : bool
         Whether every server of a shape may be taken to hold shards: fewer used servers are another shape.
+    rules : TableRules
+        What the user demands of tables.
     """
 
     def __init__(
@@ -60,11 +63,13 @@ class Bounds:
         *,
         local: bool,
         all_used: bool = True,
+        rules: TableRules = NO_RULES,
     ) -> None:
         self.all_used = all_used
         self.model, self.costs, self.batch, self.hogwild, self.local = model, costs, batch, hogwild, local
         self.pins = pins
-        self.equal_tables = len({replace(table, name="") for table in model.tables}) == 1
+        self.rules = rules
+        self.equal_tables = not rules and len({replace(table, name="") for table in model.tables}) == 1
         self._server_bound: dict[int, float] = {}
         self._proven: dict[object, list[tuple[Pull, float]]] = {}
         self._parts_of: dict[tuple[int, int], list[int]] = {}
@@ -277,7 +282,7 @@ class Bounds:
         """Lower bound of the busiest embedding server's step."""
         count = len(shape.servers)
         if count and count not in self._server_bound:
-            state = Sharding(self.model, self.batch, shape.servers, self.costs, 1, local=self.local)
+            state = Sharding(self.model, self.batch, shape.servers, self.costs, 1, local=self.local, rules=self.rules)
             self._server_bound[count] = state.bound()
         return self._server_bound.get(count, 0.0) * len(shape.groups) * shape.ranks
 

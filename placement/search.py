@@ -12,22 +12,24 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 from cost_models.costs import CostTable
 from placement.bounds import Bounds, shares_machine
 from placement.candidates import resolve_pins
 from placement.diagnose import no_fit
-from placement.errors import DoesNotFit
-from placement.evaluate import Evaluation, evaluate
+from placement.errors import ConstraintsConflict, DoesNotFit, PlacementError
+from placement.evaluate import evaluate
 from placement.group import GroupProblem, server_links, split_tables
 from placement.nets import Contracted
-from placement.plan import DP, Plan, Shard, Tag
-from placement.result import BaselineValue, CurvePoint, PlacementResult, PointStatus
+from placement.outcome import Outcome, Solved, distinct, job_value
+from placement.plan import DP, Plan, Shard
+from placement.result import PlacementResult
 from placement.shapes import THREADS_PER_CORE, Shape, Shapes, SolveOptions, sync_of, usable
 from placement.sharding import ShardingOptions, shard_tables
 from placement.solve import PRECISION, GroupSolution, Limits, solve_group
+from placement.table_rules import resolve_rules
 from problem.cluster import Cluster, Node
 from problem.errors import BadInput
 from problem.graph import Kind
@@ -38,20 +40,6 @@ CostsFor = Callable[[int, Node], CostTable]
 #: A shape is first solved with effort 1; while the gap of the job is open, the most promising one is solved again with
 #: four times the effort of before, up to this much.
 MOST_EFFORT = 16
-
-
-@dataclass
-class Solved:
-    """A shape that was solved: its best tags, their value, and the bound."""
-
-    shape: Shape
-    shards: tuple[Shard, ...]
-    problems: tuple[GroupProblem, ...]
-    bound: float
-    tags: Mapping[str, Tag] | None = None
-    value: float = 0.0
-    baselines: dict[str, tuple[float | None, str]] = field(default_factory=dict)
-    effort: int = 1
 
 
 def solve(model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOptions | None = None) -> PlacementResult:
@@ -92,6 +80,7 @@ class _Search:
         self.model, self.began = model, time.monotonic()
         self.deadline = self.began + options.time_limit_seconds
         self.options = replace(options, pins=resolve_pins(model.graph, options.pins))
+        self.rules = resolve_rules(model, options.table_pins, options.keep_together, options.keep_apart)
         trainers = [node for node in usable(cluster) if node.may_train]
         if not trainers or not len(model.graph):
             raise BadInput(
@@ -111,10 +100,11 @@ class _Search:
             self.options.pins,
             local=self.local,
             all_used=options.servers is None,
+            rules=self.rules,
         )
-        self.shapes = Shapes(model, cluster, self.costs, self.options, self.batch, self.hogwild)
+        self.shapes = Shapes(model, cluster, self.costs, self.options, self.batch, self.hogwild, self.rules)
         self.solved: list[Solved] = []
-        self.refused: list[DoesNotFit] = []
+        self.refused: list[PlacementError] = []
         self.best: Solved | None = None
         self.interrupted = False
 
@@ -179,18 +169,18 @@ class _Search:
         """Solve a shape and remember the outcome."""
         try:
             shards = self._shards(shape)
-        except DoesNotFit as error:
+        except (DoesNotFit, ConstraintsConflict) as error:
             self.refused.append(error)
             self.solved.append(Solved(shape, (), (), 0.0))
             return
         problems = self._problems(shape, shards)
         found, total = Solved(shape, shards, problems, 0.0, effort=effort), 0.0
-        distinct = _distinct(problems)
-        for problem, count in distinct:
+        kinds = distinct(problems)
+        for problem, count in kinds:
             solution = solve_group(Contracted(problem), self._limits(effort), floor_seconds=shape.bound_seconds)
             self.interrupted = self.interrupted or solution.interrupted
             total += count * self._rate(shape, shards, solution) / len(shape.groups)
-            self._collect(found, distinct, solution)
+            self._collect(found, kinds, solution)
         found.bound = min(total, self.bounds.rate(shape))
         self.solved.append(found)
         if found.tags is not None and (self.best is None or found.value > self.best.value):
@@ -205,6 +195,7 @@ class _Search:
             deterministic_seconds=0.5,
             enough_seconds=shape.bound_seconds / steps,
             per_server=shape.per_server,
+            rules=self.rules,
             score=lambda shards, _: evaluate(self._problems(shape, shards)[0], self.all_dp).seconds,
         )
         return shard_tables(self.model, self.batch, shape.servers, self.costs, options).shards
@@ -269,13 +260,13 @@ class _Search:
         self.interrupted = solution.interrupted
         return max(shape.bound_seconds, solution.bound_seconds)
 
-    def _collect(self, found: Solved, distinct: list[tuple[GroupProblem, int]], solution: GroupSolution) -> None:
+    def _collect(self, found: Solved, kinds: list[tuple[GroupProblem, int]], solution: GroupSolution) -> None:
         """Judge the proposals of one group in all groups; remember the best tags and the baselines."""
         proposed = [(baseline.name, baseline.tags, baseline.evaluation) for baseline in solution.baselines]
         if solution.tags is not None and solution.evaluation is not None:
             proposed.append(("", solution.tags, solution.evaluation))
         for name, tags, evaluation in proposed:
-            value, reason = _job_value(distinct, tags, evaluation)
+            value, reason = job_value(kinds, tags, evaluation)
             if name and (name not in found.baselines or (value or 0.0) > (found.baselines[name][0] or 0.0)):
                 found.baselines[name] = (value, reason)
             if value is not None and (found.tags is None or value > found.value):
@@ -292,21 +283,22 @@ class _Search:
         return no_fit(Contracted(largest.problems[0]))
 
     def _result(self, best: Solved, waiting: list[Shape]) -> PlacementResult:
-        rest = max((self.bounds.rate(shape) for shape in waiting), default=0.0)
-        bound = max(best.value, rest, *(solved.bound for solved in self.solved))
-        gap = (bound - best.value) / bound if 0 < bound < float("inf") else 0.0
+        gap = max(self.options.gap, PRECISION)
+        outcome = Outcome(self.solved, [(shape, self.bounds.rate(shape)) for shape in waiting], best.value, gap)
+        bound = outcome.bound
+        open_ = (bound - best.value) / bound if 0 < bound < float("inf") else 0.0
         evaluation = evaluate(best.problems[0], best.tags or {})
         return PlacementResult(
-            status="optimal" if gap <= max(self.options.gap, PRECISION) else "feasible",
+            status="optimal" if open_ <= gap else "feasible",
             plan=self._plan(best),
             costs=self.costs,
             objective=best.value,
             bound=bound,
-            gap=gap,
+            gap=open_,
             solve_seconds=time.monotonic() - self.began,
             bottleneck=evaluation.bottleneck,
-            curve=self._curve(waiting, best.value),
-            baselines=_best_baselines(self.solved),
+            curve=outcome.curve,
+            baselines=outcome.baselines,
             evaluation=evaluation,
             assumptions=self._assumptions(),
             interrupted=self.interrupted,
@@ -330,26 +322,6 @@ class _Search:
             seed=self.options.seed,
         )
 
-    def _curve(self, waiting: list[Shape], best: float) -> tuple[CurvePoint, ...]:
-        sizes = {shape.group_size for shape in waiting} | {solved.shape.group_size for solved in self.solved}
-        return tuple(self._point(size, waiting, best) for size in sorted(sizes))
-
-    def _point(self, size: int, waiting: list[Shape], best: float) -> CurvePoint:
-        """The curve at one group size."""
-        solved = [s for s in self.solved if s.shape.group_size == size]
-        rest = [shape for shape in waiting if shape.group_size == size]
-        fitting = [s for s in solved if s.tags is not None]
-        bound = max([*(s.bound for s in solved), *(self.bounds.rate(shape) for shape in rest)])
-        top = max(fitting, key=lambda s: s.value, default=None)
-        groups = len(top.shape.groups if top else (rest or [solved[0].shape])[0].groups)
-        status: PointStatus = "feasible"
-        if top is None:
-            pruned = bool(rest) and bound <= best * (1 + max(self.options.gap, PRECISION))
-            status = "pruned" if pruned else "not reached" if rest else "does not fit"
-        elif top.value >= bound * (1 - max(self.options.gap, PRECISION)):
-            status = "optimal"
-        return CurvePoint(size, groups, top.value if top else None, max(bound, top.value if top else 0.0), status)
-
     def _assumptions(self) -> tuple[str, ...]:
         notes = []
         if self.options.hogwild is None and not self.options.synchronous:
@@ -361,43 +333,3 @@ class _Search:
 def _threads(trainers: list[Node]) -> int:
     """Hogwild threads per rank: 1.2 per core of the smallest trainer, rounded up."""
     return -(-int(min(node.cores for node in trainers) * THREADS_PER_CORE * 10) // 10)
-
-
-def _distinct(problems: tuple[GroupProblem, ...]) -> list[tuple[GroupProblem, int]]:
-    """Group problems that differ in their machines' data, each with the number of groups like it."""
-    found: dict[object, tuple[GroupProblem, int]] = {}
-    for problem in problems:
-        hosts = {node.host: i for i, node in reversed(list(enumerate(problem.nodes)))}
-        kind = tuple(replace(node, name="", host=str(hosts[node.host])) for node in problem.nodes)
-        first, count = found.get(kind, (problem, 0))
-        found[kind] = (first, count + 1)
-    return list(found.values())
-
-
-def _job_value(
-    distinct: list[tuple[GroupProblem, int]], tags: Mapping[str, Tag], known: Evaluation
-) -> tuple[float | None, str]:
-    """Samples per second of all groups with these tags; None and a reason if some group lacks memory.
-
-    ``known`` is the evaluation in the only group there is, if all are alike.
-    """
-    groups, total = sum(count for _, count in distinct), 0.0
-    for problem, count in distinct:
-        value = known if len(distinct) == 1 else evaluate(problem, tags)
-        if value.overflow is not None:
-            load = value.overflow
-            return None, f"{load.node} needs {load.memory_needed:,.0f} bytes, has {load.memory_had:,.0f}"
-        total += count * value.samples_per_second / groups
-    return total, ""
-
-
-def _best_baselines(solved: list[Solved]) -> tuple[BaselineValue, ...]:
-    """Best value of each baseline over all solved shapes."""
-    best: dict[str, BaselineValue] = {}
-    for one in solved:
-        for name, (value, reason) in one.baselines.items():
-            row = BaselineValue(name, value, reason)
-            known = best.get(name)
-            if known is None or (value or 0.0) > (known.samples_per_second or 0.0):
-                best[name] = row
-    return tuple(best.values())

@@ -12,6 +12,7 @@ from typing import Literal
 
 from cost_models.costs import CostTable
 from placement.plan import DP, Sync, Tag
+from placement.table_rules import NO_RULES, TableRules, check_count
 from problem.cluster import Cluster, Node
 from problem.errors import BadInput
 from problem.model import Model
@@ -48,6 +49,10 @@ class SolveOptions:
         Number of embedding and of sync servers (None: chosen).
     pins : Mapping of str to Tag
         Tags of operators, components or patterns.
+    table_pins : Mapping of str to int
+        Number of the embedding server of tables or patterns of tables; a pinned table is not cut.
+    keep_together, keep_apart : tuples of tuples of str
+        Sets of tables or patterns: whole on one server; never two with rows on one server.
     sync_mode, sync_gap : str, int
         How several groups are kept together; elastic rate 0.9 / groups.
     time_limit_seconds : float
@@ -69,6 +74,9 @@ class SolveOptions:
     servers: int | None = None
     sync_servers: int | None = None
     pins: Mapping[str, Tag] = field(default_factory=dict)
+    table_pins: Mapping[str, int] = field(default_factory=dict)
+    keep_together: tuple[tuple[str, ...], ...] = ()
+    keep_apart: tuple[tuple[str, ...], ...] = ()
     sync_mode: Literal["background", "foreground"] = "background"
     sync_gap: int = 8
     time_limit_seconds: float = 60.0
@@ -140,11 +148,21 @@ class Shapes:
         What the user decided; ``pins`` by operator already.
     batch, hogwild : int
         Samples per thread, threads per rank.
+    rules : TableRules
+        What the user demands of tables.
     """
 
     def __init__(
-        self, model: Model, cluster: Cluster, costs: CostTable, options: SolveOptions, batch: int, hogwild: int
+        self,
+        model: Model,
+        cluster: Cluster,
+        costs: CostTable,
+        options: SolveOptions,
+        batch: int,
+        hogwild: int,
+        rules: TableRules = NO_RULES,
     ) -> None:
+        self.rules = rules
         self.model, self.options, self.batch, self.hogwild = model, options, batch, hogwild
         nodes = usable(cluster)
         speed = {node.name: node.cores / costs.slowdown(node) for node in nodes}
@@ -159,7 +177,11 @@ class Shapes:
         ------
         BadInput
             When the options leave no shape.
+        ConstraintsConflict
+            When the rules of tables need more servers than there are.
         """
+        most = self.options.servers or max(len(self.hosts), sum(node.may_serve for node in self.trainers))
+        check_count(self.rules, most)
         found = [shape for servers in self._server_counts() for shape in self._with_servers(servers)]
         found = found or [shape for servers in self._server_counts() for shape in self._shared(servers)]
         if not found:
@@ -178,7 +200,8 @@ class Shapes:
         elif self.options.servers is not None:
             yield self.options.servers
         else:
-            yield from range(1, max(2, len(self.hosts) + 1))
+            fewest = self.rules.fewest_servers
+            yield from range(fewest, max(fewest + 1, len(self.hosts) + 1))
 
     def _with_servers(self, servers: int) -> Iterator[Shape]:
         """Shapes with a number of embedding servers."""

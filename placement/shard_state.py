@@ -1,67 +1,61 @@
 """The state of a sharding: servers, their loads and room, and the pieces of tables that are on them.
 
-Knows what a piece of a table asks of a server and how to put it there, longest first; ``sharding`` decides which pieces.
+Knows what a piece asks of a server, which servers may take it, and how to put it there, longest first; ``sharding``
+decides which pieces there are. Arrays have the axes (server, resource), the resources being core-seconds, bytes of memory
+traffic, bytes in and bytes out, for one batch.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 from cost_models.costs import CostTable
 from cost_models.memory import ids_bytes, pooled_bytes, shard_in_flight_bytes
 from placement.errors import DoesNotFit
 from placement.plan import Shard
+from placement.table_rules import TableRules, check_room
 from problem.cluster import Node
 from problem.model import EmbeddingTable, Model
 
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What a table, or a shard of it, asks of a server for one batch, and the memory it takes."""
-
-    core_seconds: float = 0.0
-    traffic_bytes: float = 0.0
-    in_bytes: float = 0.0
-    out_bytes: float = 0.0
-
-    def __add__(self, other: Demand) -> Demand:
-        return Demand(*(a + b for a, b in zip(self.parts, other.parts, strict=True)))
-
-    def __sub__(self, other: Demand) -> Demand:
-        return Demand(*(a - b for a, b in zip(self.parts, other.parts, strict=True)))
-
-    @property
-    def parts(self) -> tuple[float, float, float, float]:
-        """The four amounts."""
-        return self.core_seconds, self.traffic_bytes, self.in_bytes, self.out_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A server's rates for the four parts of a demand, and its memory."""
-
-    rates: tuple[float, float, float, float]
-    memory_bytes: int
-
-    def seconds(self, demand: Demand) -> float:
-        """Seconds that the busiest resource needs."""
-        return max(part / rate for part, rate in zip(demand.parts, self.rates, strict=True))
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Consecutive rows of a table that are placed as one; ``number`` tells equal pieces of a table apart."""
+    """Rows of tables that are placed as one: of a table, or of several that are kept together, whole.
 
-    table: EmbeddingTable
+    Parameters
+    ----------
+    tables : tuple of EmbeddingTable
+        The tables.
+    rows : int
+        Rows of the only table; all of them where there are several.
+    number : int
+        Tells equal pieces of a table apart.
+    """
+
+    tables: tuple[EmbeddingTable, ...]
     rows: int
     number: int = 0
 
     @property
     def key(self) -> tuple[str, int]:
-        """Table and number."""
-        return self.table.name, self.number
+        """First table and number."""
+        return self.tables[0].name, self.number
+
+    @property
+    def parts(self) -> tuple[tuple[EmbeddingTable, int], ...]:
+        """Each table with its rows."""
+        if len(self.tables) == 1:
+            return ((self.tables[0], self.rows),)
+        return tuple((table, table.rows) for table in self.tables)
 
 
 class Sharding:
@@ -81,65 +75,140 @@ class Sharding:
         Sessions of the whole job; each has buffers on each server.
     local : bool
         Whether no NIC is loaded.
+    rules : TableRules, optional
+        What the user demands of tables.
+    row_splits : bool
+        Whether tables may be cut.
     """
 
     def __init__(
-        self, model: Model, batch: int, nodes: Sequence[Node], costs: CostTable, sessions: int, *, local: bool
+        self,
+        model: Model,
+        batch: int,
+        nodes: Sequence[Node],
+        costs: CostTable,
+        sessions: int,
+        *,
+        local: bool,
+        rules: TableRules | None = None,
+        row_splits: bool = True,
     ) -> None:
         self.model, self.batch, self.costs, self.sessions = model, batch, costs, sessions
-        self.nodes = nodes
-        self.servers = [_server(node, costs, local=local) for node in nodes]
-        self.load = [Demand() for _ in nodes]
-        self.room = [server.memory_bytes for server in self.servers]
+        self.nodes, self.rules, self.row_splits = nodes, rules or TableRules(), row_splits
+        self.rates = np.array([_rates(node, costs, local=local) for node in nodes]).reshape(-1, 4)
+        self.load = np.zeros((len(nodes), 4))
+        self.room = np.array([node.memory_bytes for node in nodes], dtype=np.int64)
         self.cuts: list[tuple[str, int, int]] = []  # table, server, rows
         self.at: dict[tuple[str, int], int] = {}  # server of each placed piece
         self.pieces: list[Piece] = []
+        self.held: dict[str, Counter[int]] = {}  # pieces of each table that is kept apart, by server
 
-    def demand(self, piece: Piece) -> Demand:
-        """What a piece asks for: its share of the work, all ids, a whole pooled tensor and its gradient."""
-        table, share = piece.table, piece.rows / piece.table.rows
+    # ---- what a piece asks for
+
+    @cached_property
+    def _demands(self) -> dict[str, tuple[Floats, Floats]]:
+        """Of each table: what is shared out by rows, and what every shard asks for."""
+        return {table.name: self._demand(table) for table in self.model.tables}
+
+    def _demand(self, table: EmbeddingTable) -> tuple[Floats, Floats]:
         cost, message = self.costs.tables[table.name], self.costs.message
-        work = (cost.lookup + cost.update).scaled(share)
+        work = cost.lookup + cost.update
         ids, pooled = ids_bytes(table, self.batch), pooled_bytes(table, self.batch)
         handled = message.receive_seconds_per_byte * (ids + pooled) + message.send_seconds_per_byte * pooled
-        return Demand(work.core_seconds + handled, work.traffic_bytes, ids + pooled, pooled)
+        return np.array([work.core_seconds, work.traffic_bytes, 0, 0]), np.array([handled, 0.0, ids + pooled, pooled])
+
+    def parts_of(self, table: EmbeddingTable) -> tuple[Floats, Floats]:
+        """Return (4,) what the shards of a table share out by rows, and (4,) what each of them asks for."""
+        return self._demands[table.name]
+
+    def demand(self, piece: Piece) -> Floats:
+        """Return (4,) what a piece asks for: its share of the work, all ids, a whole pooled tensor and its gradient."""
+        total = np.zeros(4)
+        for table, rows in piece.parts:
+            share, each = self._demands[table.name]
+            total += share * (rows / table.rows) + each
+        return total
+
+    def whole(self) -> Floats:
+        """Return (table, 4) what whole tables ask for."""
+        return np.array([share + each for share, each in self._demands.values()]).reshape(-1, 4)
 
     def bytes_of(self, piece: Piece) -> int:
         """Memory of a piece on a server, with the sessions' buffers."""
-        return piece.rows * piece.table.bytes_per_row + self.buffer(piece.table)
+        return sum(rows * table.bytes_per_row + self.buffer(table) for table, rows in piece.parts)
 
     def buffer(self, table: EmbeddingTable) -> int:
         """Memory of the sessions' buffers for one shard."""
         return self.sessions * shard_in_flight_bytes(table, self.batch)
 
+    def allowed(self, piece: Piece) -> Bools:
+        """Return (server,) where the rules allow a piece."""
+        names = [table.name for table in piece.tables]
+        server = self.rules.server_of(names)
+        mask = np.ones(len(self.nodes), dtype=bool) if server is None else np.arange(len(self.nodes)) == server
+        for apart in self.rules.apart:
+            if any(name in apart for name in names):
+                others = (self.held.get(name, Counter[int]()) for name in apart if name not in names)
+                mask[[server for held in others for server, count in held.items() if count]] = False
+        return mask
+
+    # ---- placing
+
     def fill(self, parts: Mapping[str, int]) -> None:
-        """Place all tables, cut into ``parts`` equal pieces each: first those no server can hold, then by falling load."""
-        mean, largest = _mean_server(self.servers), max(self.room, default=0)
-        self.pieces = [p for table in self.model.tables for p in _pieces(table, parts.get(table.name, 1))]
-        for piece in sorted(self.pieces, key=lambda p: _order(self, mean, largest, p)):
+        """Place all tables, cut into ``parts`` equal pieces each, each piece where the load is least afterwards."""
+        for piece in self.prepared(parts):
             self.place(piece)
+
+    def prepared(self, parts: Mapping[str, int]) -> list[Piece]:
+        """Return the pieces in the order of placing: those with rules, those too big for any server, then by load."""
+        units = [tuple(self.model.table[name] for name in self.rules.unit(t.name)) for t in self.model.tables]
+        self._check()
+        self.pieces = [
+            piece
+            for table, unit in zip(self.model.tables, units, strict=True)
+            if unit[0] == table
+            for piece in _pieces(unit, 1 if table.name in self.rules.ruled else parts.get(table.name, 1))
+        ]
+        mean, largest = self.rates.mean(axis=0), int(self.room.max(initial=0))
+        return sorted(self.pieces, key=lambda p: self._order(p, mean, largest))
+
+    def _check(self) -> None:
+        if self.rules:
+            size_of = {t.name: self.bytes_of(Piece((t,), t.rows)) for t in self.model.tables}
+            check_room(self.rules, self.model, size_of, [node.memory_bytes for node in self.nodes])
+
+    def _order(self, piece: Piece, mean: Floats, largest: int) -> tuple[int, bool, float, int]:
+        """Pinned pieces come first, then others with rules, then those that must be cut, then by falling load and size."""
+        names, size = [table.name for table in piece.tables], self.bytes_of(piece)
+        ruled = any(name in self.rules.ruled for name in names)
+        rank = 0 if self.rules.server_of(names) is not None else 1 if ruled else 2
+        return rank, size <= largest, -float((self.demand(piece) / mean).max()), -size
 
     def place(self, piece: Piece) -> None:
         """Put a piece on the server that is least loaded afterwards, by memory on ties; cut it if none has room."""
-        demand, size = self.demand(piece), self.bytes_of(piece)
-        fitting = [p for p, room in enumerate(self.room) if size <= room]
-        if not fitting:
+        fitting = (self.room >= self.bytes_of(piece)) & self.allowed(piece)
+        if not fitting.any():
             self.cut(piece)
             return
-        after = {p: self.servers[p].seconds(self.load[p] + demand) for p in fitting}
-        self.put(piece, min(fitting, key=lambda p: (after[p], -self.room[p], p)))
+        after = ((self.load + self.demand(piece)) / self.rates).max(axis=1)
+        after[~fitting] = np.inf
+        least = np.flatnonzero(after <= after.min())
+        self.put(piece, int(least[np.argmax(self.room[least])]))
 
     def put(self, piece: Piece, server: int) -> None:
         """Put a piece on a server."""
-        self.load[server] += self.demand(piece)
-        self.room[server] -= self.bytes_of(piece)
+        self._book(piece, server, 1)
         self.at[piece.key] = server
 
     def take(self, piece: Piece) -> None:
         """Take a piece off its server."""
-        server = self.at.pop(piece.key)
-        self.load[server] -= self.demand(piece)
-        self.room[server] += self.bytes_of(piece)
+        self._book(piece, self.at.pop(piece.key), -1)
+
+    def _book(self, piece: Piece, server: int, times: int) -> None:
+        self.load[server] += times * self.demand(piece)
+        self.room[server] -= times * self.bytes_of(piece)
+        for table in piece.tables if self.rules.apart else ():
+            self.held.setdefault(table.name, Counter())[server] += times
 
     def cut(self, piece: Piece) -> None:
         """Cut a piece over the fewest servers that have room for it, in proportion to the room.
@@ -147,63 +216,85 @@ class Sharding:
         Raises
         ------
         DoesNotFit
-            When all servers together have no room.
+            When all servers together have no room, or the piece may not be cut.
         """
-        table = piece.table
-        capacity = [max(0, room - self.buffer(table)) // table.bytes_per_row for room in self.room]
-        order = sorted(range(len(capacity)), key=lambda p: (-capacity[p], p))
-        held = list(accumulate(capacity[p] for p in order))
-        if not held or held[-1] < piece.rows:
+        table = piece.tables[0]
+        if not self.row_splits or table.name in self.rules.whole:
+            self.refuse_whole(piece)
+        capacity = np.maximum(0, self.room - self.buffer(table)) // table.bytes_per_row * self.allowed(piece)
+        order = np.argsort(-capacity, kind="stable")
+        held = np.cumsum(capacity[order])
+        if not len(held) or held[-1] < piece.rows:
             self.refuse(table)
-        used = order[: next(i for i, rows in enumerate(held) if rows >= piece.rows) + 1]
-        total, left = held[len(used) - 1], piece.rows
-        for p in used:
-            rows = min(left, -(-piece.rows * capacity[p] // total))
+        used = order[: int(np.searchsorted(held, piece.rows)) + 1]
+        total, left = int(held[len(used) - 1]), piece.rows
+        for p in (int(server) for server in used):
+            rows = min(left, -(-piece.rows * int(capacity[p]) // total))
             left -= rows
             self.add(table, p, rows)
 
     def add(self, table: EmbeddingTable, server: int, rows: int) -> None:
         """Put some rows of a table on a server, for good."""
-        part = Piece(table, rows)
         self.cuts.append((table.name, server, rows))
-        self.load[server] += self.demand(part)
-        self.room[server] -= self.bytes_of(part)
+        self._book(Piece((table,), rows), server, 1)
 
     def refuse(self, table: EmbeddingTable) -> None:
         """Say that a table finds no room, with its size and the largest server."""
-        largest = max(self.nodes, key=lambda node: node.memory_bytes)
-        where = f"{len(self.nodes)} embedding servers, the largest {largest.name} with {largest.memory_bytes:,} bytes"
-        size = self.bytes_of(Piece(table, table.rows))
+        size = self.bytes_of(Piece((table,), table.rows))
         raise DoesNotFit(
             f"table {table.name!r} ({size:,} bytes with optimizer state and buffers), even split by rows,",
-            where,
-            sum(self.bytes_of(Piece(other, other.rows)) for other in self.model.tables),
+            self._where(),
+            sum(self.bytes_of(Piece((other,), other.rows)) for other in self.model.tables),
             sum(node.memory_bytes for node in self.nodes),
         )
+
+    def refuse_whole(self, piece: Piece) -> None:
+        """Say that tables that may not be cut find no room on any one server."""
+        names = ", ".join(repr(table.name) for table in piece.tables)
+        what = f"{'tables' if len(piece.tables) > 1 else 'table'} {names}, uncut, with optimizer state and buffers,"
+        had = int(np.where(self.allowed(piece), self.room, 0).max(initial=0))
+        raise DoesNotFit(what, f"what others leave of {self._where()},", self.bytes_of(piece), had)
+
+    def _where(self) -> str:
+        largest = max(self.nodes, key=lambda node: node.memory_bytes)
+        return f"{len(self.nodes)} embedding servers, the largest {largest.name} with {largest.memory_bytes:,} bytes"
+
+    # ---- what it is worth
+
+    @property
+    def busy(self) -> Floats:
+        """(server,) Seconds that the busiest resource of each server needs."""
+        return np.asarray((self.load / self.rates).max(axis=1, initial=0.0))
 
     @property
     def seconds(self) -> float:
         """Seconds that the busiest server resource needs."""
-        return max((s.seconds(load) for s, load in zip(self.servers, self.load, strict=True)), default=0.0)
+        return float(self.busy.max(initial=0.0))
 
     def bound(self) -> float:
-        """Seconds that the busiest resource needs at least, whatever the sharding (see the module)."""
-        whole = [self.demand(Piece(table, table.rows)).parts for table in self.model.tables]
-        spread = [
-            sum(parts[i] for parts in whole) / (sum(server.rates[i] for server in self.servers) or 1.0)
-            for i in range(4)
-        ]
-        fastest = [max(server.rates[i] for server in self.servers) for i in (2, 3)] if self.servers else []
-        packed = [
-            packing_bound([parts[i] for parts in whole], len(self.servers)) / rate
-            for i, rate in zip((2, 3), fastest, strict=False)
-        ]
-        return max((*spread, *packed), default=0.0)
+        """Seconds that the busiest resource needs at least, whatever the sharding (see ``sharding``)."""
+        if not self.model.tables or not len(self.nodes):
+            return 0.0
+        whole, fastest = self.whole(), self.rates.max(axis=0)
+        spread = whole.sum(axis=0) / self.rates.sum(axis=0)
+        uncut = (2, 3) if self.row_splits else (0, 1, 2, 3)
+        packed = [packing_bound(whole[:, i].tolist(), len(self.nodes)) / fastest[i] for i in uncut]
+        return float(max(*spread, *packed, *self._ruled_seconds()))
+
+    def _ruled_seconds(self) -> list[float]:
+        """Seconds that servers need at least for what is pinned to them, and the fastest one for what stays together."""
+        pinned, fastest = np.zeros_like(self.load), self.rates.max(axis=0)
+        for name in self.rules.whole:
+            server = self.rules.server_of(self.rules.unit(name))
+            if server is not None and server < len(self.nodes):
+                pinned[server] += sum(self._demands[name])
+        together = [sum(sum(self._demands[name]) for name in unit) / fastest for unit in self.rules.together]
+        return [float(np.max(part)) for part in (pinned / self.rates, *together)]
 
     def shards(self) -> tuple[Shard, ...]:
         """Return the shards, tables in model order; pieces of one table on one server become one shard."""
         rows: dict[str, dict[int, int]] = {table.name: {} for table in self.model.tables}
-        placed = [(p.table.name, self.at[p.key], p.rows) for p in self.pieces if p.key in self.at]
+        placed = [(t.name, self.at[p.key], count) for p in self.pieces if p.key in self.at for t, count in p.parts]
         for name, server, count in (*placed, *self.cuts):
             rows[name][server] = rows[name].get(server, 0) + count
         found = []
@@ -215,9 +306,9 @@ class Sharding:
         return tuple(found)
 
 
-def _pieces(table: EmbeddingTable, parts: int) -> list[Piece]:
-    rows, extra = divmod(table.rows, parts)
-    return [Piece(table, rows + (number < extra), number) for number in range(parts)]
+def _pieces(tables: tuple[EmbeddingTable, ...], parts: int) -> list[Piece]:
+    rows, extra = divmod(tables[0].rows, parts)
+    return [Piece(tables, rows + (number < extra), number) for number in range(parts)]
 
 
 def packing_bound(sizes: list[float], bins: int) -> float:
@@ -228,17 +319,6 @@ def packing_bound(sizes: list[float], bins: int) -> float:
     return best
 
 
-def _server(node: Node, costs: CostTable, *, local: bool) -> Server:
-    cores = node.cores / costs.slowdown(node)
+def _rates(node: Node, costs: CostTable, *, local: bool) -> tuple[float, float, float, float]:
     nic = float("inf") if local else node.nic_bytes_per_second
-    return Server((cores, node.memory_bandwidth_bytes_per_second, nic, nic), node.memory_bytes)
-
-
-def _mean_server(servers: Sequence[Server]) -> Server:
-    rates = [sum(server.rates[part] for server in servers) / max(1, len(servers)) or 1.0 for part in range(4)]
-    return Server((rates[0], rates[1], rates[2], rates[3]), 0)
-
-
-def _order(state: Sharding, mean: Server, largest: int, piece: Piece) -> tuple[bool, float, int]:
-    """Pieces that must be cut come first, then by falling load, then by falling size."""
-    return state.bytes_of(piece) <= largest, -mean.seconds(state.demand(piece)), -state.bytes_of(piece)
+    return node.cores / costs.slowdown(node), node.memory_bandwidth_bytes_per_second, nic, nic

@@ -35,6 +35,15 @@ def command(
     codec: Annotated[
         list[str] | None, typer.Option(help="EDGE=CODEC: compress an operator's cut, pooled or push. Repeatable.")
     ] = None,
+    table_pin: Annotated[
+        list[str] | None, typer.Option(help="TABLE=SERVER: a table whole on that embedding server. Repeatable.")
+    ] = None,
+    keep_together: Annotated[
+        list[str] | None, typer.Option(help="TABLE,TABLE: tables whole on one embedding server. Repeatable.")
+    ] = None,
+    keep_apart: Annotated[
+        list[str] | None, typer.Option(help="TABLE,TABLE: tables that share no embedding server. Repeatable.")
+    ] = None,
     sync_gap: Annotated[int, typer.Option(min=1, help="Steps between two exchanges of a group.")] = 8,
     time_limit: Annotated[float, typer.Option(min=0.01, help="Seconds for the whole search.")] = 60.0,
     gap: Annotated[float, typer.Option(min=0.0, help="Relative gap that is good enough.")] = 0.005,
@@ -61,6 +70,9 @@ def command(
         max_replicas=max_replicas,
         max_elp=max_elp,
         pins=dict(_pin(text) for text in pin or ()),
+        table_pins=dict(_table_pin(text) for text in table_pin or ()),
+        keep_together=tuple(tuple(text.split(",")) for text in keep_together or ()),
+        keep_apart=tuple(tuple(text.split(",")) for text in keep_apart or ()),
         sync_gap=sync_gap,
         time_limit_seconds=time_limit,
         gap=gap,
@@ -115,6 +127,14 @@ def _compressed(result: PlacementResult, codecs: dict[str, str]) -> PlacementRes
     assumption = "the search counts messages uncompressed; simulate the plan for what its codecs change"
     plan = replace(result.plan, codecs=codecs)
     return replace(result, plan=plan, assumptions=(*result.assumptions, assumption))
+
+
+def _table_pin(text: str) -> tuple[str, int]:
+    """Read ``TABLE=SERVER``; table names may hold '='."""
+    name, found, server = text.rpartition("=")
+    if not found or not name or not server.isdecimal():
+        raise BadInput("solve", "--table-pin", text, "TABLE=SERVER, the number of an embedding server, from 0")
+    return name, int(server)
 
 
 def to_text(result: PlacementResult) -> str:

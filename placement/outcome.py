@@ -1,0 +1,125 @@
+"""What a search found, put together: the curve over group sizes, the baselines, one bound and one gap.
+
+Knows solved shapes and those left open with their bounds; never solves anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from placement.evaluate import Evaluation, evaluate
+from placement.group import GroupProblem
+from placement.plan import Shard, Tag
+from placement.result import BaselineValue, CurvePoint, PointStatus
+from placement.shapes import Shape
+from placement.solve import PRECISION
+
+
+@dataclass
+class Solved:
+    """A shape that was solved: its best tags, their value, and the bound."""
+
+    shape: Shape
+    shards: tuple[Shard, ...]
+    problems: tuple[GroupProblem, ...]
+    bound: float
+    tags: Mapping[str, Tag] | None = None
+    value: float = 0.0
+    baselines: dict[str, tuple[float | None, str]] = field(default_factory=dict)
+    effort: int = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Solved shapes and open ones.
+
+    Parameters
+    ----------
+    solved : list of Solved
+        What was solved.
+    waiting : list of (Shape, float)
+        What was not, each with the samples per second that it cannot exceed.
+    best : float
+        Samples per second of the plan.
+    gap : float
+        Relative gap that is good enough.
+    """
+
+    solved: list[Solved]
+    waiting: list[tuple[Shape, float]]
+    best: float
+    gap: float
+
+    @property
+    def bound(self) -> float:
+        """Samples per second that no plan exceeds."""
+        return max([self.best, *(rate for _, rate in self.waiting), *(solved.bound for solved in self.solved)])
+
+    @property
+    def curve(self) -> tuple[CurvePoint, ...]:
+        """The best that is known about each group size."""
+        sizes = {shape.group_size for shape, _ in self.waiting} | {solved.shape.group_size for solved in self.solved}
+        return tuple(self._point(size) for size in sorted(sizes))
+
+    def _point(self, size: int) -> CurvePoint:
+        solved = [s for s in self.solved if s.shape.group_size == size]
+        rest = [(shape, rate) for shape, rate in self.waiting if shape.group_size == size]
+        fitting = [s for s in solved if s.tags is not None]
+        bound = max([*(s.bound for s in solved), *(rate for _, rate in rest)])
+        top = max(fitting, key=lambda s: s.value, default=None)
+        groups = len(top.shape.groups if top else (rest[0][0] if rest else solved[0].shape).groups)
+        status: PointStatus = "feasible"
+        if top is None:
+            pruned = bool(rest) and bound <= self.best * (1 + max(self.gap, PRECISION))
+            status = "pruned" if pruned else "not reached" if rest else "does not fit"
+        elif top.value >= bound * (1 - max(self.gap, PRECISION)):
+            status = "optimal"
+        return CurvePoint(size, groups, top.value if top else None, max(bound, top.value if top else 0.0), status)
+
+    @property
+    def baselines(self) -> tuple[BaselineValue, ...]:
+        """Best value of each baseline over all solved shapes."""
+        best: dict[str, BaselineValue] = {}
+        for one in self.solved:
+            for name, (value, reason) in one.baselines.items():
+                row = BaselineValue(name, value, reason)
+                known = best.get(name)
+                if known is None or (value or 0.0) > (known.samples_per_second or 0.0):
+                    best[name] = row
+        return tuple(best.values())
+
+
+def distinct(problems: tuple[GroupProblem, ...]) -> list[tuple[GroupProblem, int]]:
+    """Group problems that differ in their machines' data, each with the number of groups like it."""
+    found: dict[object, tuple[GroupProblem, int]] = {}
+    for problem in problems:
+        hosts = {node.host: i for i, node in reversed(list(enumerate(problem.nodes)))}
+        kind = tuple(replace(node, name="", host=str(hosts[node.host])) for node in problem.nodes)
+        first, count = found.get(kind, (problem, 0))
+        found[kind] = (first, count + 1)
+    return list(found.values())
+
+
+def job_value(
+    kinds: list[tuple[GroupProblem, int]], tags: Mapping[str, Tag], known: Evaluation
+) -> tuple[float | None, str]:
+    """Return the samples per second of all groups with some tags; None and a reason if some group lacks memory.
+
+    Parameters
+    ----------
+    kinds : list of (GroupProblem, int)
+        Unlike groups, each with how many there are like it.
+    tags : Mapping of str to Tag
+        The tags.
+    known : Evaluation
+        Of the only group, if all are alike.
+    """
+    groups, total = sum(count for _, count in kinds), 0.0
+    for problem, count in kinds:
+        value = known if len(kinds) == 1 else evaluate(problem, tags)
+        if value.overflow is not None:
+            load = value.overflow
+            return None, f"{load.node} needs {load.memory_needed:,.0f} bytes, has {load.memory_had:,.0f}"
+        total += count * value.samples_per_second / groups
+    return total, ""
