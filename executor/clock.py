@@ -74,6 +74,15 @@ class Clock:
         if self.kind is not ClockKind.WALL and other > self.now:
             self.now = other
 
+    def forget(self) -> None:
+        """Take the time of the next message as it is: for a server of several clients.
+
+        Messages of several clients arrive in the order of the wall, which is not that of the clocks they carry; a server
+        that kept the later of two clocks would hold up the client whose message is the earlier.
+        """
+        if self.kind is not ClockKind.WALL:
+            self.now = 0.0
+
     def _pace(self) -> None:
         """Advance by what is left of the given duration and sleep until the wall clock has caught up."""
         self.now += self._duration

@@ -58,7 +58,10 @@ def _run_shadow(end: Endpoint, context: Context, steps: range) -> None:
 
 
 def _serve_exchanges(end: Endpoint, context: Context) -> None:
-    """Answer exchanges as they come until all clients have gone."""
+    """Answer exchanges as they come until all clients have gone.
+
+    On the virtual clocks clients do not queue here: an answer is as late as its request and the work on it.
+    """
     centre, sync = context.state.centre, context.plan.sync
     assert centre is not None
     assert sync is not None
@@ -77,6 +80,7 @@ def _serve_exchanges(end: Endpoint, context: Context) -> None:
         end.record.waiting(False)
         for descriptor, _ in events:
             try:
+                end.clock.forget()
                 end.clock.begin()
                 answer_exchange(end, *clients[descriptor], centre, sync.alpha)
                 end.record.tick()

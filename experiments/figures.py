@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from cost_models.checked_json import write_json
 from experiments import questions
@@ -124,6 +125,10 @@ def _draw_validation(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
     ends = [min(row["measured"] for row in rows) / 1.3e3, max(row["measured"] for row in rows) * 1.3e-3]
     axis.plot(ends, ends, color="grey", linewidth=0.8)
     axis.set(xscale="log", yscale="log", xlabel="measured, thousand samples/s (cpu clock)")
+    for one in (axis.xaxis, axis.yaxis):
+        one.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        one.set_major_formatter(ScalarFormatter())
+        one.set_minor_formatter(NullFormatter())
     axis.set_ylabel("predicted, thousand samples/s (hollow: before calibration)")
 
 

@@ -138,3 +138,12 @@ def test_paced_clock_waits_for_a_message_then_takes_its_duration(time: Pretended
     clock.meet(3.0)
     clock.lap()
     assert clock.now == 3.5
+
+
+def test_bug_a_server_held_up_the_client_with_the_earlier_clock() -> None:
+    """A sync server kept the latest clock it had seen, so a client whose message came later but was earlier had to wait."""
+    server = Clock(ClockKind.CPU, 0.0)
+    server.meet(5.0)
+    server.forget()
+    server.meet(2.0)
+    assert server.now == 2.0
