@@ -6,6 +6,7 @@ The file is a ZIP of NumPy arrays without compression (``numpy.load`` opens it):
 ``manifest.json``               format, steps and samples done, seed, number of groups, and what the model is
 ``group0/top_0.npy``            parameters of an operator in a replica, flat; optimizer state as ``group0/top_0.state.npy``
 ``centre/top_0.npy``            the same of the EASGD centre, if there is one
+``group0/rank0/top_0.npy``      what a rank remembers of an operator's gradients under DCT-DP: the error, then the threshold
 ``table/user.npy``              all rows of a table, (rows, dim); optimizer state as ``table/user.state.npy``
 ==============================  ===========================================================================================
 
@@ -84,6 +85,7 @@ def save(path: Path, plan: Plan, state: JobState, done: Done) -> None:
         "samples": done.samples,
         "seed": plan.seed,
         "groups": len(plan.groups),
+        "ranks": plan.ranks,
         "model": identity(plan.model),
     }
     partial = path.with_name(path.name + ".partial")
@@ -103,7 +105,8 @@ def load(path: Path, plan: Plan, state: JobState) -> Done:
 
     With the number of groups that it was made with, every replica goes on where it was. With another number, every
     replica starts from the centre (from the one replica, if there was no centre) with the optimizer state of a replica
-    of the checkpoint, in turn.
+    of the checkpoint, in turn. With another number of ranks, the first of a group takes all gradients that DCT-DP has
+    not sent yet.
 
     Parameters
     ----------
@@ -131,6 +134,7 @@ def load(path: Path, plan: Plan, state: JobState) -> Done:
             if state.centre is not None:
                 source = "centre" if groups > 1 else "group0"
                 _load_parameters(archive, source, source, state.centre)
+            _load_feedback(archive, plan, state, groups, int(manifest["ranks"]))
             for entry in _table_entries(state):
                 _read(archive, *entry)
             return Done(int(manifest["step"]), int(manifest["samples"]))
@@ -177,6 +181,9 @@ def _entries(plan: Plan, state: JobState) -> Iterator[Entry]:
     if state.centre is not None:
         for name in state.centre.operators:
             yield from _parameter_entries("centre", name, state.centre)
+    for (group, rank), memories in state.feedback.items():
+        for op, memory in memories.items():
+            yield f"group{group}/rank{rank}/{op}", memory.shape, [memory]
     yield from _table_entries(state)
 
 
@@ -213,6 +220,21 @@ def _load_replica(archive: zipfile.ZipFile, plan: Plan, state: JobState, group: 
     source = "centre" if groups not in {1, len(plan.groups)} else own
     for node in range(plan.group_size):
         _load_parameters(archive, source, own, state.dense[group, node])
+
+
+def _load_feedback(archive: zipfile.ZipFile, plan: Plan, state: JobState, groups: int, ranks: int) -> None:
+    """Fill what ranks remember of gradients; operators that the checkpoint has none of start with nothing."""
+    state.forget()
+    names = set(archive.namelist())
+    for (group, rank), memories in state.feedback.items():
+        for op, memory in memories.items():
+            for old in range(ranks) if ranks != plan.ranks else (rank,):
+                name = f"group{group % groups}/rank{old}/{op}"
+                if f"{name}.npy" in names and (rank == 0 or ranks == plan.ranks):
+                    found = np.empty_like(memory)
+                    _read(archive, name, memory.shape, [found])
+                    memory[:-1] += found[:-1]
+                    memory[-1] = found[-1]
 
 
 def _load_parameters(archive: zipfile.ZipFile, source: str, state_source: str, held: Parameters) -> None:

@@ -17,10 +17,12 @@ from executor.arrays import Floats, generator
 from executor.codecs.dct import CutCodec, CutSettings, Rule
 from executor.codecs.dense import decode_dense, encode_dense
 from executor.codecs.wire import Bytes
+from executor.transport import Layout
 from placement.codecs import EdgeCodec, parse_codec
 from placement.plan import Plan
 from problem.graph import FLOAT_BYTES
-from programs.instructions import Place, Recv, Send
+from programs.collectives import slices
+from programs.instructions import AllReduce, Place, Recv, Send
 from programs.wire import columns, is_gradient, operator_of
 from programs.workers import Worker
 
@@ -36,6 +38,16 @@ def room(plan: Plan, codec: str, tensor: str) -> int:
     if chosen.is_sparse:
         return plan.batch * cols * FLOAT_BYTES
     return chosen.message(plan.batch, cols, gradient=is_gradient(plan, tensor)).bytes
+
+
+def coded_layouts(plan: Plan, instruction: AllReduce, source: int, target: int) -> dict[str, Layout]:
+    """Return the messages of a compressed all-reduce from one rank to another, by phase (``executor.coded_reduce``)."""
+    if parse_codec(instruction.codec).every:
+        sizes = [plan.model.graph[op].parameters * FLOAT_BYTES for op in instruction.ops]
+        return {"scatter": [((len(sizes),), np.int32), *(((size,), np.uint8) for size in sizes)]}
+    sizes = [size // 2 for size in slices(instruction.bytes, plan.ranks)]
+    phases = {"scatter": sizes[target], "gather": sizes[source]}
+    return {phase: [((1,), np.int32), ((size,), np.uint8)] for phase, size in phases.items()}
 
 
 class Coders:

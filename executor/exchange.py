@@ -48,7 +48,7 @@ class Endpoint:
         """Channel by label."""
         return self.wiring.channels[label]
 
-    def send(self, label: Label, arrays: Sequence[Floats] = ()) -> None:
+    def send(self, label: Label, arrays: Sequence[Any] = ()) -> None:
         """Send one message."""
         self.channel(label).send(arrays, self.clock, self.record)
 
@@ -67,14 +67,15 @@ def all_reduce(end: Endpoint, instruction: AllReduce, buffer: Floats) -> None:
         end.send(("scatter", me.group, me.thread, me.rank, rank), [parts[rank]])
     received = {rank: end.receive(("scatter", me.group, me.thread, rank, me.rank))[0] for rank in others}
     received[me.rank] = parts[me.rank].copy()
-    _sum_in_order(parts[me.rank], [received[rank] for rank in range(plan.ranks)])
+    sum_in_order(parts[me.rank], [received[rank] for rank in range(plan.ranks)])
     for rank in others:
         end.send(("gather", me.group, me.thread, me.rank, rank), [parts[me.rank]])
     for rank in others:
         parts[rank][...] = end.receive(("gather", me.group, me.thread, rank, me.rank))[0]
 
 
-def _sum_in_order(out: Floats, parts: Sequence[Floats]) -> None:
+def sum_in_order(out: Floats, parts: Sequence[Floats]) -> None:
+    """Add two or more arrays from left to right into ``out``, which may be the first."""
     np.add(parts[0], parts[1], out=out)
     for part in parts[2:]:
         out += part

@@ -15,6 +15,7 @@ import numpy as np
 
 from executor.arrays import Floats
 from executor.coded import Coders
+from executor.coded_reduce import make_reducer
 from executor.data.batch import Batch
 from executor.errors import NotFinite
 from executor.exchange import Endpoint, all_reduce, elastic_exchange, in_rank_order
@@ -143,14 +144,21 @@ class Interpreter:
     def _bind_update(self, instruction: AllReduce | Update | Metric | SyncStep) -> Action:
         match instruction:
             case AllReduce():
-                buffer = self.all_gradients[: instruction.bytes // FLOAT_BYTES]
-                return lambda: all_reduce(self.end, instruction, buffer)
+                return self._bind_all_reduce(instruction)
             case Update():
                 return self._bind_apply(instruction)
             case Metric():
                 return self._metric
             case SyncStep():
                 return lambda: self._sync(instruction)
+
+    def _bind_all_reduce(self, instruction: AllReduce) -> Action:
+        buffer, worker = self.all_gradients[: instruction.bytes // FLOAT_BYTES], self.end.worker
+        if not instruction.codec:
+            return lambda: all_reduce(self.end, instruction, buffer)
+        feedback = self.state.feedback.get((worker.group, worker.rank), {})
+        reduce = make_reducer(self.end, instruction, buffer, feedback)
+        return lambda: reduce(self.step)
 
     def _next_batch(self) -> None:
         batch = self.context.next_batch(self.step)

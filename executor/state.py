@@ -7,14 +7,16 @@ same copy and nothing is left behind. Which worker may touch what follows from t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from executor.arrays import Floats
+from executor.codecs.dct import forget
 from executor.parameters import Parameters, TableRows, allocate_rows
 from executor.transport import shared_array
+from placement.codecs import ALL_REDUCE, parse_codec
 from placement.plan import Plan
 from problem.model import Model
 from programs.workers import Worker
@@ -41,11 +43,14 @@ class JobState:
         Rows of each shard of the plan, in plan order; None for an empty shard.
     centre : Parameters or None
         The EASGD centre; None with one group.
+    feedback : Mapping of (group, rank) to Mapping of str to ndarray
+        By operator what a rank remembers of gradients under DCT-DP, (elements + 1,); empty without it.
     """
 
     dense: Mapping[tuple[int, int], Parameters]
     rows: tuple[TableRows | None, ...]
     centre: Parameters | None
+    feedback: Mapping[tuple[int, int], Mapping[str, Floats]] = field(default_factory=dict)
 
     def initialise(self, seed: int) -> None:
         """Set everything to its start value: the same for every copy of a parameter."""
@@ -56,6 +61,13 @@ class JobState:
                 rows.initialise(seed)
         if self.centre is not None:
             self.centre.initialise(seed)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what ranks remember of gradients."""
+        for memories in self.feedback.values():
+            for memory in memories.values():
+                forget(memory)
 
 
 def allocate_state(plan: Plan) -> JobState:
@@ -76,7 +88,15 @@ def allocate_state(plan: Plan) -> JobState:
         for s in plan.shards
     )
     centre = Parameters(plan.model, shared_buffer) if len(plan.groups) > 1 else None
-    return JobState(dense, rows, centre)
+    return JobState(dense, rows, centre, _allocate_feedback(plan))
+
+
+def _allocate_feedback(plan: Plan) -> dict[tuple[int, int], dict[str, Floats]]:
+    codec = plan.codec(ALL_REDUCE)
+    if plan.ranks == 1 or not codec or not parse_codec(codec).every:
+        return {}
+    graph, ranks = plan.model.graph, [(g, r) for g in range(len(plan.groups)) for r in range(plan.ranks)]
+    return {key: {op: shared_buffer(f"{op}.feedback", graph[op].parameters + 1) for op in plan.dp_ops} for key in ranks}
 
 
 def held_operators(plan: Plan, node: int) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from executor.coded import room
+from executor.coded import coded_layouts, room
 from executor.transport import Channel, Layout, Pipe, keep_only, raise_file_limit
 from placement.plan import Plan
 from problem.cluster import Node
@@ -147,12 +147,19 @@ def tensor_layout(job: JobPrograms, name: str) -> tuple[tuple[int, ...], type[np
 def _all_reduce_channels(
     plan: Plan, worker: Worker, instruction: AllReduce, everybody: tuple[Worker, ...]
 ) -> Iterator[tuple[Label, Channel]]:
-    sizes = [size // FLOAT_BYTES for size in slices(instruction.bytes, plan.ranks)]
     for peer in everybody:
         if peer.role == "rank" and (peer.group, peer.thread) == (worker.group, worker.thread) and peer is not worker:
             ends = (worker.group, worker.thread, worker.rank, peer.rank)
-            yield ("scatter", *ends), _connect(worker, peer, _floats(sizes[peer.rank]))
-            yield ("gather", *ends), _connect(worker, peer, _floats(sizes[worker.rank]))
+            for phase, layout in _all_reduce_layouts(plan, instruction, worker.rank, peer.rank).items():
+                yield (phase, *ends), _connect(worker, peer, layout)
+
+
+def _all_reduce_layouts(plan: Plan, instruction: AllReduce, source: int, target: int) -> dict[str, Layout]:
+    """Messages of an all-reduce from one rank to another, by phase."""
+    if instruction.codec:
+        return coded_layouts(plan, instruction, source, target)
+    sizes = [size // FLOAT_BYTES for size in slices(instruction.bytes, plan.ranks)]
+    return {"scatter": _floats(sizes[target]), "gather": _floats(sizes[source])}
 
 
 def copies_at(plan: Plan, group: int, place: Place, everybody: tuple[Worker, ...]) -> list[Worker]:

@@ -90,7 +90,7 @@ class Plan:
     codecs : Mapping of str to str
         How messages are compressed (``placement.codecs``): by operator, its output wherever it is sent to another node
         of the group, and the gradient that comes back; ``pooled`` and ``push``: what comes from the embedding servers,
-        and its gradients. Everything else is float32.
+        and its gradients; ``allreduce``: gradients of DP operators. Everything else is float32.
     """
 
     model: Model

@@ -115,11 +115,13 @@ class AllReduce:
 
     Direct reduce-scatter, then all-gather: each rank sends slice j to rank j, which adds the slices in rank order and
     sends the sum back to all. ``bytes`` is the size of the whole buffer; each rank sends and receives
-    2 (R - 1) / R of it.
+    2 (R - 1) / R of it. With a ``codec`` (``placement.codecs``) slices are encoded, or, under DCT-DP, each rank sends what
+    it keeps of its gradients to all others.
     """
 
     ops: tuple[str, ...]
     bytes: int
+    codec: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,8 @@ def describe(job: JobPrograms, instruction: Instruction) -> str:
             return f"Recv {_names(tensors)} from {peer} ({_size(size, codec)})"
         case Reduce(target, parts, size):
             return f"Reduce {target} = {' + '.join(parts)} ({size} B)"
-        case AllReduce(ops, size):
-            return f"AllReduce {_names(ops)} ({size} B)"
+        case AllReduce(ops, size, codec):
+            return f"AllReduce {_names(ops)} ({_size(size, codec)})"
         case Update(ops, shards, ordered):
             names = [*ops, *(_shard(job, s) for s in shards)]
             return f"Update {_names(names)}" + (" in rank order" if ordered else "")

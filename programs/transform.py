@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from placement.codecs import POOLED, PUSH
+from placement.codecs import ALL_REDUCE, POOLED, PUSH
 from placement.plan import DP, Plan
 from problem.graph import FLOAT_BYTES, Graph, Kind, Operator
 from programs.instructions import (
@@ -304,7 +304,7 @@ class _SessionBuilder:
         own = self.code[self.rank]
         if plan.dp_ops:
             if plan.ranks > 1:
-                own.append(AllReduce(plan.dp_ops, _parameter_bytes(plan, plan.dp_ops)))
+                own.append(AllReduce(plan.dp_ops, _parameter_bytes(plan, plan.dp_ops), plan.codec(ALL_REDUCE)))
             own.append(Update(plan.dp_ops))
         for node in range(plan.group_size):
             if plan.mp_ops(node):

@@ -69,19 +69,27 @@ class GradientCodec:
         How.
     elements : int
         Elements of the gradient.
-    error : ndarray of float32, shape (elements,), optional
-        Buffer for the error, which Hogwild threads share; by default one of its own, zero.
-
-    Attributes
-    ----------
-    error, threshold
-        All that is remembered from step to step; part of a checkpoint. The threshold is NaN before the first step.
+    memory : ndarray of float32, shape (elements + 1,), optional
+        All that is remembered from step to step, which Hogwild threads share: the error, then the threshold, NaN before
+        the first step (:func:`forget`). By default one of its own.
     """
 
-    def __init__(self, settings: GradientSettings, elements: int, error: Floats | None = None) -> None:
+    def __init__(self, settings: GradientSettings, elements: int, memory: Floats | None = None) -> None:
         self.settings, self.elements = settings, elements
-        self.error: Floats = np.zeros(elements, np.float32) if error is None else error
-        self.threshold = float("nan")
+        if memory is None:
+            memory = np.empty(elements + 1, np.float32)
+            forget(memory)
+        #: What has not been sent yet, (elements,).
+        self.error, self._threshold = memory[:-1], memory[-1:]
+
+    @property
+    def threshold(self) -> float:
+        """The latest threshold; NaN before the first."""
+        return float(self._threshold[0])
+
+    @threshold.setter
+    def threshold(self, value: float) -> None:
+        self._threshold[0] = value
 
     def encode(self, gradient: Floats, step: int, draw: np.random.Generator) -> Bytes:
         """Return the message of a step's gradient (elements,), and keep what was not sent for later ones.
@@ -125,6 +133,12 @@ class GradientCodec:
     def decode(self, wire: Bytes, out: Floats) -> None:
         """Write a message into ``out`` (elements,), zero where nothing was sent."""
         unpack(self.settings.wire, wire, out)
+
+
+def forget(memory: Floats) -> None:
+    """Set the memory of a :class:`GradientCodec` to what it is before the first step."""
+    memory[:-1] = 0.0
+    memory[-1] = np.nan
 
 
 class Rule(StrEnum):

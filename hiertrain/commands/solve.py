@@ -33,7 +33,7 @@ def command(
     max_rows: Annotated[int | None, typer.Option(min=1, help="Cap the rows of every table (ids are hashed).")] = None,
     pin: Annotated[list[str] | None, typer.Option(help="OPERATOR=TAG: dp, or the index of a node. Repeatable.")] = None,
     codec: Annotated[
-        list[str] | None, typer.Option(help="EDGE=CODEC: compress an operator's cut, pooled or push. Repeatable.")
+        list[str] | None, typer.Option(help="EDGE=CODEC: EDGE an operator, pooled, push or allreduce. Repeatable.")
     ] = None,
     table_pin: Annotated[
         list[str] | None, typer.Option(help="TABLE=SERVER: a table whole on that embedding server. Repeatable.")

@@ -19,7 +19,7 @@ from placement.errors import InvalidPlan
 from placement.plan import Plan
 from placement.planfile import load_plan, plan_to_json, save_plan
 from problem.readers import model_from_spec
-from programs.instructions import Recv, Send
+from programs.instructions import AllReduce, Recv, Send
 from programs.text import to_text
 from programs.transform import JobPrograms, transform
 from programs.verify import BrokenProgram, verify
@@ -115,17 +115,26 @@ def test_any_plan_with_any_codec_is_a_valid_job(plan: Plan, cut: str, server: st
 @pytest.mark.parametrize(
     ("codecs", "message"),
     [
-        ({"middle": "bf16"}, "edge 'middle': no such edge: allowed are pooled, push and the names of operators"),
+        (
+            {"middle": "bf16"},
+            "edge 'middle': no such edge: allowed are pooled, push, allreduce and the names of operators",
+        ),
         ({"bottom1": "zip"}, "edge 'bottom1': codec 'zip': allowed are fp32, bf16, fp16, rowwise8"),
         (
             {"bottom1": "dct-mp"},
-            r"edge 'bottom1': codec 'dct-mp': .* and dct-mp:KEEP\[:RULE\], KEEP above 0 and up to 1",
+            r"edge 'bottom1': codec 'dct-mp': .*, dct-mp:KEEP\[:RULE\] and dct-dp:.* KEEP above 0 and up to 1",
         ),
         ({"bottom1": "dct-mp:0"}, "KEEP above 0"),
         ({"bottom1": "dct-mp:many"}, "KEEP above 0"),
         ({"bottom1": "dct-mp:0.1:best"}, "RULE exact, laplace, laplace_one_sided"),
         ({"bottom1": "bf16:0.1"}, "codec 'bf16:0.1'"),
         ({"push": "dct-mp:0.1"}, "edge 'push': codec 'dct-mp:0.1': allowed are fp32"),
+        ({"push": "dct-dp:0.1"}, "edge 'push': codec 'dct-dp:0.1': allowed are fp32"),
+        ({"bottom1": "dct-dp:0.1"}, "edge 'bottom1': codec 'dct-dp:0.1': for allreduce only"),
+        ({"allreduce": "rowwise8"}, "codec 'rowwise8': allowed are fp32, bf16, fp16 and dct-dp:KEEP"),
+        ({"allreduce": "dct-mp:0.1"}, "codec 'dct-mp:0.1': allowed are fp32, bf16, fp16"),
+        ({"allreduce": "dct-dp:0.1:0"}, "EVERY a number of steps"),
+        ({"allreduce": "dct-dp:0.1:often"}, "EVERY a number of steps"),
     ],
 )
 def test_codecs_that_do_not_exist_are_refused(codecs: dict[str, str], message: str) -> None:
@@ -141,6 +150,23 @@ def test_a_name_says_formats_share_and_rule() -> None:
     assert found.rule == "laplace_one_sided"
     assert found.is_sparse
     assert not parse_codec("rowwise2").is_sparse
+
+
+def test_an_all_reduce_has_a_codec() -> None:
+    """It stands on the instruction, whose bytes stay those of the buffer, and in the text form; one rank has none."""
+    model = dlrm([3, 8, 16], tables(1, 9, 16), [8, 1])
+    job = verify(transform(plans.plan(model, nodes=2, ranks=2, codecs={"allreduce": "dct-dp:0.01:100"})))
+    (reduce,) = [i for i in job.sessions[0].programs[0].instructions if isinstance(i, AllReduce)]
+    assert (reduce.codec, reduce.bytes) == ("dct-dp:0.01:100", 4 * model.graph.dense_parameters)
+    assert f"({reduce.bytes} B as dct-dp:0.01:100)" in to_text(job)
+
+
+@pytest.mark.parametrize(
+    ("elements", "keep", "codec"), [(10_000, 0.01, Codec.IDX16), (10_000, 0.1, Codec.BITMASK), (255, 0.01, Codec.COO32)]
+)
+def test_dct_dp_takes_the_format_of_the_fewest_bytes(elements: int, keep: float, codec: Codec) -> None:
+    """16-bit positions where little is kept, a bitmask where more is; small tensors are sent whole anyway."""
+    assert parse_codec(f"dct-dp:{keep}").gradient_message(elements).codec is codec
 
 
 def test_plan_files_keep_codecs(tmp_path: Path) -> None:
