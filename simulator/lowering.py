@@ -12,7 +12,6 @@ from typing import Any
 
 from cost_models.costs import CostTable, PhaseCost
 from placement.plan import Plan
-from programs.collectives import slices
 from programs.instructions import (
     AllReduce,
     Compute,
@@ -28,6 +27,7 @@ from programs.instructions import (
     SyncStep,
     Update,
 )
+from programs.reduction import reduction
 from programs.wire import coding_seconds
 from programs.workers import Worker
 from simulator.engine import to_ns
@@ -177,7 +177,7 @@ class Lowering:
     def _all_reduce(self, worker: Worker, reduce: AllReduce) -> Iterator[Primitive]:
         """Direct reduce-scatter, then all-gather (``programs.collectives``), with the same thread of the other ranks."""
         group, thread, me = worker.group, worker.thread, worker.rank
-        parts = slices(reduce.bytes, self._plan.ranks)
+        moves = reduction(self._plan, reduce)
         others = [rank for rank in range(self._plan.ranks) if rank != me]
         nodes = self._plan.groups[group]
 
@@ -185,14 +185,17 @@ class Lowering:
             return self._mailbox("all-reduce", phase, group, thread, reduce.ops, source, target)
 
         for rank in others:
-            yield from self._send(worker, box("scatter", me, rank), nodes[rank].name, parts[rank])
+            yield from self._send(
+                worker, box("scatter", me, rank), nodes[rank].name, moves.wire[rank], moves.encode[rank]
+            )
         for rank in others:
-            yield from self._receive(worker, box("scatter", rank, me), parts[me], Part.PEER)
-            yield self._work(worker, self._costs.sum_seconds_per_byte * parts[me])
-        for rank in others:
-            yield from self._send(worker, box("gather", me, rank), nodes[rank].name, parts[me])
-        for rank in others:
-            yield from self._receive(worker, box("gather", rank, me), parts[rank], Part.PEER)
+            yield from self._receive(worker, box("scatter", rank, me), moves.wire[me], Part.PEER, moves.decode[me])
+            yield self._work(worker, self._costs.sum_seconds_per_byte * moves.adds[me])
+        for rank in others if moves.gathers else ():
+            encoding = moves.encode[me] / len(others)  # once for all messages
+            yield from self._send(worker, box("gather", me, rank), nodes[rank].name, moves.wire[me], encoding)
+        for rank in others if moves.gathers else ():
+            yield from self._receive(worker, box("gather", rank, me), moves.wire[rank], Part.PEER, moves.decode[rank])
 
     def _merged_all_reduce(self, worker: Worker, reduce: AllReduce) -> Iterator[Primitive]:
         """Make both phases with one message per rank, as long as its slices together, to the next rank.
@@ -201,23 +204,33 @@ class Lowering:
         NIC carries the bytes that it carries with slices, so the wire time is the same for ranks in step.
         """
         ranks, me = self._plan.ranks, worker.rank
-        parts = slices(reduce.bytes, ranks)
-        others = [parts[rank] for rank in range(ranks) if rank != me]
-        cost, adding = self._costs.message, self._costs.sum_seconds_per_byte * parts[me] * (ranks - 1)
-        scatter = ([cost.send(size) for size in others], (ranks - 1) * cost.receive(parts[me]) + adding)
-        gather = ([cost.send(parts[me])] * (ranks - 1), sum(cost.receive(size) for size in others))
+        moves, phases = reduction(self._plan, reduce), self._merged_phases(reduce, me)
+        others = [moves.wire[rank] for rank in range(ranks) if rank != me]
         here = self._machines[worker.node.name].index
         then = (me + 1) % ranks // self._folding.ranks
         there = self._machines[self._plan.groups[worker.group][then].name].index
-        for phase, (sends, receives) in (("scatter", scatter), ("gather", gather)):
+        for phase, (sends, receives) in phases.items():
             meeting = self._meeting(phase, worker.group, worker.thread, reduce.ops)
             if self._folding.ranks > 1 and phase == "scatter":
                 yield Lag(self._folding.ranks, part=Part.PEER)
             yield self._work(worker, sends[0])
-            yield Emit(meeting.inbox, here, there, sum(others) if phase == "scatter" else (ranks - 1) * parts[me])
+            yield Emit(meeting.inbox, here, there, sum(others) if phase == "scatter" else (ranks - 1) * moves.wire[me])
             yield self._work(worker, sum(sends[1:]))
             yield Await(meeting.boxes[me], part=Part.PEER)
             yield self._work(worker, receives)
+
+    def _merged_phases(self, reduce: AllReduce, me: int) -> dict[str, tuple[list[float], float]]:
+        """Seconds to send each message of a phase, and to take all of it."""
+        moves, cost = reduction(self._plan, reduce), self._costs.message
+        others = [rank for rank in range(self._plan.ranks) if rank != me]
+        adding = self._costs.sum_seconds_per_byte * moves.adds[me]
+        sends = [cost.send(moves.wire[rank]) + moves.encode[rank] for rank in others]
+        takes = len(others) * (cost.receive(moves.wire[me]) + moves.decode[me] + adding)
+        if not moves.gathers:
+            return {"scatter": (sends, takes)}
+        back = [cost.send(moves.wire[me]) + moves.encode[me] / len(others)] * len(others)
+        taken = sum(cost.receive(moves.wire[rank]) + moves.decode[rank] for rank in others)
+        return {"scatter": (sends, takes), "gather": (back, taken)}
 
     def _meeting(self, *key: Any) -> Meeting:
         if key not in self._meetings:

@@ -20,11 +20,13 @@ from placement.plan import Plan
 from placement.planfile import load_plan, plan_to_json, save_plan
 from problem.readers import model_from_spec
 from programs.instructions import AllReduce, Recv, Send
+from programs.reduction import reduction
 from programs.text import to_text
 from programs.transform import JobPrograms, transform
 from programs.verify import BrokenProgram, verify
 from programs.workers import workers
 from simulator.engine import Engine
+from simulator.folding import Folding
 from simulator.lowering import Lowering, busy_ns
 from simulator.machines import Sharing, build_machines, nodes_of
 from simulator.primitives import Emit
@@ -209,6 +211,29 @@ def test_the_simulator_counts_bytes_and_seconds_of_codecs() -> None:
     for kind, extra in ((Send, message.encode_seconds - sending), (Recv, message.decode_seconds - receiving)):
         slowness = costs.slowdown(plan.groups[0][0])
         assert seconds["coded", kind] - seconds["plain", kind] == pytest.approx(extra * slowness, abs=2e-9)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "dct-dp:0.01"])
+def test_the_simulator_moves_what_a_compressed_all_reduce_moves(codec: str, merged: bool) -> None:
+    """Four ranks: 2 (R - 1) / R of the buffer in float32, half of that in bf16, R - 1 times what is kept under DCT-DP; core
+    time is that of messages, additions and the codec, in slices and merged alike."""
+    model = dlrm([13, 64, 16], tables(1, 9, 16), [63, 1])
+    plan = plans.plan(model, nodes=4, ranks=4, codecs={"allreduce": codec})
+    rank = next(worker for worker in workers(transform(plan)) if worker.role == "rank")
+    reduce = next(i for i in rank.program if isinstance(i, AllReduce))
+    costs = roofline_costs(model, plan.batch, plan.servers[0])
+    machines = build_machines(Engine(), nodes_of(plan), Sharing.NODE, {})
+    by_name = {machine.node.name: machine for machine in machines}
+    lowered = Lowering(plan, costs, by_name, Folding(merged=merged)).lower_one(rank, reduce)
+    sent, moves = sum(p.bytes for p in lowered if isinstance(p, Emit)), reduction(plan, reduce)
+    kept = sum(parse_codec("dct-dp:0.01").gradient_message(model.graph[op].parameters).bytes for op in reduce.ops)
+    expected = {"fp32": 6 * reduce.bytes / 4, "bf16": 3 * reduce.bytes / 4, "dct-dp:0.01": 3 * kept}
+    assert sent == pytest.approx(expected[codec], abs=64)
+    phases, message = 1 + moves.gathers, costs.message
+    seconds = 3 * (phases * (message.send(moves.wire[0]) + message.receive(moves.wire[0]) + moves.decode[0]))
+    seconds += 3 * costs.sum_seconds_per_byte * moves.adds[0] + 3 * moves.encode[0] + moves.gathers * moves.encode[0]
+    assert busy_ns(lowered) * 1e-9 == pytest.approx(seconds * costs.slowdown(plan.groups[0][0]), rel=0.02)
 
 
 def test_the_command_line_puts_codecs_into_the_plan(tmp_path: Path) -> None:
