@@ -89,6 +89,7 @@ class GradientCodec:
 
     @threshold.setter
     def threshold(self, value: float) -> None:
+        """Set what the next steps are compared with."""
         self._threshold[0] = value
 
     def encode(self, gradient: Floats, step: int, draw: np.random.Generator) -> Bytes:
