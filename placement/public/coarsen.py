@@ -46,7 +46,7 @@ def _matching(graph: Hypergraph, slack: float, heaviest: float) -> list[int]:
 
 
 def _dominating(graph: Hypergraph, item: int, slack: float) -> int | None:
-    """Return the item at the other end of the first net that outweighs everything else about ``item``."""
+    """Return the item at the other end of the first net that outweighs everything else about ``item``, if any."""
     total = float(graph.accelerator_ms[item] + sum(graph.net_ms[net] for net in graph.nets_of[item]))
     for net in graph.nets_of[item]:
         cost = float(graph.net_ms[net])

@@ -108,8 +108,8 @@ def ideals(found: Blocks, limit: int) -> Ideals:
         When there are more than ``limit``.
     """
     graph = found.graph
-    words = _words(enumerate_ideals(graph.items, found.edges, limit), graph.items)
-    members = _members(words, graph.items)
+    words = as_words(enumerate_ideals(graph.items, found.edges, limit), graph.items)
+    members = members_of(words, graph.items)
     least = np.minimum(graph.accelerator_ms, graph.cpu_ms)
     weight = members @ least
     order = np.lexsort((members.sum(axis=1), np.round(weight, 9)))
@@ -128,13 +128,14 @@ def ideals(found: Blocks, limit: int) -> Ideals:
     )
 
 
-def _words(masks: Sequence[int], size: int) -> NDArray[np.uint64]:
+def as_words(masks: Sequence[int], size: int) -> NDArray[np.uint64]:
+    """Return the bit masks as words, shape (words, masks)."""
     count = -(-size // WORD_BITS)
     raw = b"".join(mask.to_bytes(8 * count, "little") for mask in masks)
     return np.frombuffer(raw, dtype="<u8").reshape(len(masks), count).T.astype(np.uint64)
 
 
-def _members(words: NDArray[np.uint64], size: int) -> Floats:
+def members_of(words: NDArray[np.uint64], size: int) -> Floats:
     """Return the indicator matrix, shape (ideals, blocks)."""
     raw = np.ascontiguousarray(words.T).view(np.uint8)
     return np.unpackbits(raw, axis=1, bitorder="little")[:, :size].astype(np.float64)

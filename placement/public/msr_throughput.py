@@ -1,0 +1,80 @@
+"""Max load of the dnn-partitioning instances: the best split found, a bound, and the exact contiguous optimum.
+
+Knows how the time is spent. Free splits: a third on coarse graphs, then the bound while it rises, then neighbourhoods
+until the end or until the value meets the bound. Contiguous splits: the exact dynamic program, however long it takes.
+"""
+
+from __future__ import annotations
+
+import time
+
+from placement.errors import DoesNotFit
+from placement.public.blocks import blocks
+from placement.public.bound import Bound
+from placement.public.contiguous import contiguous_split
+from placement.public.hypergraph import Hypergraph, Split, contract, max_load
+from placement.public.result import BenchResult
+from placement.public.split_search import Search
+from problem.public_graphs import MsrInstance
+
+BOUND_SHARE = 0.4
+"""Of the time limit, at most, for the bound."""
+
+
+def solve_throughput(instance: MsrInstance, seconds: float, seed: int = 0, workers: int = 2) -> BenchResult:
+    """Return the best split found in a time limit, any node on any device.
+
+    Raises
+    ------
+    DoesNotFit
+        When no split was found that fits the accelerators' memory.
+    """
+    began = time.monotonic()
+    graph = contract(instance)
+    search = Search(graph, blocks(instance, graph), seconds, seed, workers)
+    search.start()
+    if search.best is None:
+        raise _does_not_fit(graph)
+    bound = Bound(graph, search.best)
+    bound.improve(min(BOUND_SHARE * seconds, search.left))
+    search.goal = bound.value
+    search.improve()
+    return _result(instance, graph, search.best, bound.value, began)
+
+
+def solve_contiguous(instance: MsrInstance) -> BenchResult:
+    """Return an optimal contiguous split.
+
+    Raises
+    ------
+    DoesNotFit
+        When no contiguous split fits the accelerators' memory.
+    TooManyIdeals
+        When the graph is too wide for the dynamic program.
+    """
+    began = time.monotonic()
+    graph = contract(instance)
+    found = blocks(instance, graph)
+    split = contiguous_split(found)
+    if split is None:
+        raise _does_not_fit(graph)
+    return _result(instance, graph, found.of_items(split), float("inf"), began)
+
+
+def _result(instance: MsrInstance, graph: Hypergraph, split: Split, bound: float, began: float) -> BenchResult:
+    """Return the result; a bound within rounding of the value, or above it, is the value."""
+    devices = graph.of_nodes(split)
+    value = max_load(instance, devices)
+    proven = min(bound, value)
+    return BenchResult(
+        instance=instance.name,
+        value=value,
+        bound=value if proven > value * (1 - 1e-6) else proven,
+        seconds=time.monotonic() - began,
+        solution={"device_of_node": dict(zip(instance.ids, devices, strict=True))},
+    )
+
+
+def _does_not_fit(graph: Hypergraph) -> DoesNotFit:
+    needed, available = float(graph.size_bytes.sum()), graph.memory_bytes * graph.accelerators
+    return DoesNotFit(f"{graph.name} (split by intervals)", "the accelerators", needed, available)
