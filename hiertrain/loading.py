@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from problem.errors import BadInput
 
 if TYPE_CHECKING:
     from cost_models.costs import CostTable
+    from placement.plan import Plan
     from problem.cluster import Cluster, Node
     from problem.model import Model
 
@@ -42,6 +44,23 @@ def read_cluster(source: str | None, model_source: str) -> Cluster:
     for note in cluster.assumptions:
         say(f"{cluster.name}: {note}")
     return cluster
+
+
+def plan_cluster(plan: Plan) -> Cluster:
+    """Return the machines that a plan uses, each once."""
+    from problem.cluster import Cluster
+
+    nodes = (*(node for group in plan.groups for node in group), *plan.servers, *plan.sync_servers)
+    return Cluster(plan.name, tuple({node.name: node for node in nodes}.values()))
+
+
+def without_nodes(cluster: Cluster, names: Sequence[str]) -> Cluster:
+    """Return a cluster without some machines."""
+    known = [node.name for node in cluster.nodes]
+    for name in names:
+        if name not in known:
+            raise BadInput("solve", "--lost-node", name, f"a machine of {cluster.name}: {', '.join(known)}")
+    return replace(cluster, nodes=tuple(node for node in cluster.nodes if node.name not in names))
 
 
 def read_costs(path: Path | None, model: Model, foreign_ok: bool) -> CostsFor:

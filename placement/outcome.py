@@ -18,7 +18,10 @@ from placement.solve import PRECISION
 
 @dataclass
 class Solved:
-    """A shape that was solved: its best tags, their value, and the bound."""
+    """A shape that was solved: its best tags, their value, and the bound.
+
+    ``score`` is the value with the bytes ``moved`` from an earlier plan charged for; it decides between plans.
+    """
 
     shape: Shape
     shards: tuple[Shard, ...]
@@ -28,6 +31,14 @@ class Solved:
     value: float = 0.0
     baselines: dict[str, tuple[float | None, str]] = field(default_factory=dict)
     effort: int = 1
+    score: float = 0.0
+    moved: int = 0
+
+    def better_than(self, other: Solved) -> bool:
+        """Whether its plan does more, or as much and moves less."""
+        if abs(self.score - other.score) <= PRECISION * other.score:
+            return self.moved < other.moved
+        return self.score > other.score
 
 
 @dataclass(frozen=True)

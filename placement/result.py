@@ -79,6 +79,9 @@ class PlacementResult:
         What was assumed, for printing.
     interrupted : bool
         Whether the user stopped the search.
+    moved_bytes : int or None
+        Bytes of parameters and optimizer state that machines hold and did not hold in the plan that the search started
+        from; None without one.
     """
 
     status: Status
@@ -94,6 +97,7 @@ class PlacementResult:
     evaluation: Evaluation
     assumptions: tuple[str, ...] = ()
     interrupted: bool = False
+    moved_bytes: int | None = None
 
     @property
     def samples_per_second(self) -> float:
@@ -126,6 +130,7 @@ class PlacementResult:
             "solve_seconds": self.solve_seconds,
             "bottleneck": self.bottleneck,
             "interrupted": self.interrupted,
+            "moved_bytes": self.moved_bytes,
             "tags": dict(self.plan.tags),
             "curve": [
                 {

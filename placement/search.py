@@ -20,13 +20,14 @@ from placement.bounds import Bounds, shares_machine
 from placement.candidates import resolve_pins
 from placement.diagnose import no_fit
 from placement.errors import ConstraintsConflict, DoesNotFit, PlacementError
-from placement.evaluate import evaluate
+from placement.evaluate import Evaluation, evaluate
 from placement.group import GroupProblem, server_links, split_tables
 from placement.nets import Contracted
 from placement.outcome import Outcome, Solved, distinct, job_value
-from placement.plan import DP, Plan, Shard
+from placement.plan import DP, Plan, Shard, Tag
+from placement.replan import Previous
 from placement.result import PlacementResult
-from placement.shapes import THREADS_PER_CORE, Shape, Shapes, SolveOptions, sync_of, usable
+from placement.shapes import THREADS_PER_CORE, Shape, Shapes, SolveOptions, default_threads, sync_of, usable
 from placement.sharding import ShardingOptions, shard_tables
 from placement.solve import PRECISION, GroupSolution, Limits, solve_group
 from placement.table_rules import resolve_rules
@@ -86,9 +87,17 @@ class _Search:
             raise BadInput(
                 cluster.name, "nodes", len(trainers), "at least one usable machine that may train, and one operator"
             )
+        self.previous = Previous(options.warm_start) if options.warm_start else None
+        if self.previous:
+            self.previous.check(model)
+            options = replace(
+                options,
+                batch=options.batch or self.previous.plan.batch,
+                hogwild=options.hogwild or self.previous.plan.hogwild,
+            )
         self.batch = options.batch or model.batch
         reference = max(trainers, key=lambda node: node.cores * node.flops_per_core_second)
-        self.hogwild = options.hogwild or (1 if options.synchronous else _threads(trainers))
+        self.hogwild = options.hogwild or (1 if options.synchronous else default_threads(trainers))
         self.costs = costs_for(self.batch, reference)
         self.local = cluster.is_local
         self.all_dp = dict.fromkeys((op.name for op in model.graph if op.kind is not Kind.LOOKUP), DP)
@@ -102,7 +111,10 @@ class _Search:
             all_used=options.servers is None,
             rules=self.rules,
         )
-        self.shapes = Shapes(model, cluster, self.costs, self.options, self.batch, self.hogwild, self.rules)
+        self.shapes = Shapes(
+            model, cluster, self.costs, self.options, self.batch, self.hogwild, self.rules, self.previous
+        )
+        self.nodes = cluster.nodes
         self.solved: list[Solved] = []
         self.refused: list[PlacementError] = []
         self.best: Solved | None = None
@@ -110,6 +122,7 @@ class _Search:
 
     def run(self) -> PlacementResult:
         """Solve shapes, best first, until the bound of the next one meets the best plan."""
+        self._resume()
         waiting = sorted((self.bounds.quick(shape) for shape in self.shapes.all()), key=self.bounds.order)
         while waiting and not self._done(waiting[0]):
             shape = waiting.pop(0)
@@ -125,6 +138,18 @@ class _Search:
                 raise KeyboardInterrupt
             raise self._no_plan(waiting)
         return self._result(self.best, waiting)
+
+    def _resume(self) -> None:
+        """Take the earlier plan as it stands for the best one so far, if it still fits and is still allowed."""
+        if self.previous is None or not self.previous.usable(self.options, self.rules, self.nodes):
+            return
+        shape, shards = self.previous.shape, self.previous.plan.shards
+        found = Solved(shape, shards, self._problems(shape, shards), 0.0)
+        kinds = distinct(found.problems)
+        tags = dict(self.previous.plan.tags)
+        self._offer(found, kinds, "", tags, evaluate(found.problems[0], tags))
+        found.bound = found.value
+        self._keep(found)
 
     def _look(self, shape: Shape) -> list[Shape]:
         """Sharpen the bound of a shape, or solve it; return the shapes to be looked at instead of it."""
@@ -160,7 +185,7 @@ class _Search:
             return False
         if self.interrupted:
             return True
-        promising = self.bounds.rate(shape) > self.best.value * (1 + max(self.options.gap, PRECISION))
+        promising = self.bounds.rate(shape) > self.best.score * (1 + max(self.options.gap, PRECISION))
         return not promising or time.monotonic() > self.deadline
 
     # ---- one shape
@@ -177,18 +202,29 @@ class _Search:
         found, total = Solved(shape, shards, problems, 0.0, effort=effort), 0.0
         kinds = distinct(problems)
         for problem, count in kinds:
-            solution = solve_group(Contracted(problem), self._limits(effort), floor_seconds=shape.bound_seconds)
+            data = Contracted(problem)
+            start = self.previous.tags_for(data) if self.previous else None
+            solution = solve_group(data, self._limits(effort), shape.bound_seconds, start)
+            if self.previous and solution.tags:
+                solution.tags = self.previous.like(data, solution.tags)
             self.interrupted = self.interrupted or solution.interrupted
             total += count * self._rate(shape, shards, solution) / len(shape.groups)
             self._collect(found, kinds, solution)
+            if start is not None:
+                self._offer(found, kinds, "", start, evaluate(problem, start))
         found.bound = min(total, self.bounds.rate(shape))
+        self._keep(found)
+
+    def _keep(self, found: Solved) -> None:
+        """Remember a solved shape, and its plan if that is the best."""
         self.solved.append(found)
-        if found.tags is not None and (self.best is None or found.value > self.best.value):
+        if found.tags is not None and (self.best is None or found.better_than(self.best)):
             self.best = found
 
     def _shards(self, shape: Shape) -> tuple[Shard, ...]:
         """Shard the tables over the servers of a shape."""
         steps = len(shape.groups) * shape.ranks
+        previous = self.previous
         options = ShardingOptions(
             sessions=steps * self.hogwild,
             local=self.local,
@@ -196,9 +232,18 @@ class _Search:
             enough_seconds=shape.bound_seconds / steps,
             per_server=shape.per_server,
             rules=self.rules,
-            score=lambda shards, _: evaluate(self._problems(shape, shards)[0], self.all_dp).seconds,
+            held=previous.held(shape.servers) if previous else {},
+            score=lambda shards, _: self._worth(shape, shards),
         )
-        return shard_tables(self.model, self.batch, shape.servers, self.costs, options).shards
+        shards = shard_tables(self.model, self.batch, shape.servers, self.costs, options).shards
+        return previous.aligned(shape.servers, shards) if previous else shards
+
+    def _worth(self, shape: Shape, shards: tuple[Shard, ...]) -> tuple[float, float]:
+        """Seconds of a step with all operators data-parallel, what must be moved being charged for; and bytes moved."""
+        seconds, moved = evaluate(self._problems(shape, shards)[0], self.all_dp).seconds, 0
+        if self.previous:
+            moved = self.previous.moved_rows_bytes(shape.servers, self.previous.aligned(shape.servers, shards))
+        return seconds + self.options.movement_seconds_per_byte * moved, moved
 
     def _limits(self, effort: int) -> Limits:
         return Limits(
@@ -266,11 +311,32 @@ class _Search:
         if solution.tags is not None and solution.evaluation is not None:
             proposed.append(("", solution.tags, solution.evaluation))
         for name, tags, evaluation in proposed:
-            value, reason = job_value(kinds, tags, evaluation)
-            if name and (name not in found.baselines or (value or 0.0) > (found.baselines[name][0] or 0.0)):
-                found.baselines[name] = (value, reason)
-            if value is not None and (found.tags is None or value > found.value):
-                found.tags, found.value = tags, value
+            self._offer(found, kinds, name, tags, evaluation)
+
+    def _offer(
+        self,
+        found: Solved,
+        kinds: list[tuple[GroupProblem, int]],
+        name: str,
+        tags: dict[str, Tag],
+        evaluation: Evaluation,
+    ) -> None:
+        """Judge tags in all groups of a shape; remember them if they are its best, and what a baseline is worth."""
+        value, reason = job_value(kinds, tags, evaluation)
+        if name and (name not in found.baselines or (value or 0.0) > (found.baselines[name][0] or 0.0)):
+            found.baselines[name] = (value, reason)
+        if value is None:
+            return
+        shape, moved = found.shape, 0
+        if self.previous:
+            moved = self.previous.moved_operators_bytes(shape.groups, shape.ranks, tags)
+            moved += self.previous.moved_rows_bytes(shape.servers, found.shards)
+        samples = len(shape.groups) * shape.ranks * self.batch
+        charge = self.options.movement_seconds_per_byte * moved
+        score = samples / (samples / value + charge) if charge else value
+        offered = replace(found, tags=tags, value=value, score=score, moved=moved)
+        if found.tags is None or offered.better_than(found):
+            found.tags, found.value, found.score, found.moved = tags, value, score, moved
 
     # ---- outcome
 
@@ -302,6 +368,7 @@ class _Search:
             evaluation=evaluation,
             assumptions=self._assumptions(),
             interrupted=self.interrupted,
+            moved_bytes=best.moved if self.previous else None,
         )
 
     def _plan(self, best: Solved) -> Plan:
@@ -328,8 +395,3 @@ class _Search:
             notes.append(f"{self.hogwild} Hogwild threads per rank: {THREADS_PER_CORE} per core, to hide waiting")
         notes.append(f"at most {self.options.max_replicas} groups (replicas)")
         return (*notes, *self.costs.notes)
-
-
-def _threads(trainers: list[Node]) -> int:
-    """Hogwild threads per rank: 1.2 per core of the smallest trainer, rounded up."""
-    return -(-int(min(node.cores for node in trainers) * THREADS_PER_CORE * 10) // 10)

@@ -6,12 +6,12 @@ time; ``bounds`` gives each shape a bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from cost_models.costs import CostTable
-from placement.plan import DP, Sync, Tag
+from placement.plan import DP, Plan, Sync, Tag
 from placement.table_rules import NO_RULES, TableRules, check_count
 from problem.cluster import Cluster, Node
 from problem.errors import BadInput
@@ -63,6 +63,11 @@ class SolveOptions:
         Of the solver and of the plan.
     synchronous : bool
         Deterministic mode of the plan; needs ``hogwild`` 1.
+    warm_start : Plan or None
+        An earlier plan of the model: it is where the search starts, and machines keep their roles and what they hold
+        where that costs nothing. Batch and threads that are not given are those of this plan.
+    movement_seconds_per_byte : float
+        What moving a byte of parameters or optimizer state costs, in seconds of a step.
     """
 
     batch: int | None = None
@@ -83,6 +88,8 @@ class SolveOptions:
     gap: float = 0.005
     seed: int = 0
     synchronous: bool = False
+    warm_start: Plan | None = None
+    movement_seconds_per_byte: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,16 @@ def usable(cluster: Cluster) -> tuple[Node, ...]:
     return tuple(node for node in cluster.nodes if works(node))
 
 
+class Order(Protocol):
+    """An order of machines that an earlier plan suggests."""
+
+    def trainers(self, nodes: Sequence[Node]) -> list[Node]:
+        """Return machines in the order in which they join groups."""
+
+    def hosts(self, nodes: Sequence[Node]) -> list[Node]:
+        """Return machines in the order in which they become servers."""
+
+
 class Shapes:
     """Enumerates shapes.
 
@@ -150,6 +167,8 @@ class Shapes:
         Samples per thread, threads per rank.
     rules : TableRules
         What the user demands of tables.
+    order : Order, optional
+        An earlier plan, whose machines keep their roles where they can.
     """
 
     def __init__(
@@ -161,14 +180,17 @@ class Shapes:
         batch: int,
         hogwild: int,
         rules: TableRules = NO_RULES,
+        order: Order | None = None,
     ) -> None:
         self.rules = rules
         self.model, self.options, self.batch, self.hogwild = model, options, batch, hogwild
         nodes = usable(cluster)
         speed = {node.name: node.cores / costs.slowdown(node) for node in nodes}
-        self.trainers = sorted((n for n in nodes if n.may_train), key=lambda n: -speed[n.name])
-        spare = [n for n in reversed(nodes) if n.may_serve]
-        self.hosts = sorted(spare, key=lambda n: (n.role != "server", speed[n.name]))
+        trainers, spare = [n for n in nodes if n.may_train], [n for n in reversed(nodes) if n.may_serve]
+        hosts = sorted(spare, key=lambda n: (n.role != "server", speed[n.name]))
+        if order is not None:
+            trainers, hosts = order.trainers(trainers), order.hosts(hosts)
+        self.trainers, self.hosts = sorted(trainers, key=lambda n: -speed[n.name]), hosts
 
     def all(self) -> list[Shape]:
         """Return all shapes.
@@ -257,3 +279,8 @@ def sync_of(options: SolveOptions, groups: int) -> Sync | None:
     if groups < 2:
         return None
     return Sync(options.sync_mode, options.sync_gap, EASGD_BETA / groups)
+
+
+def default_threads(trainers: list[Node]) -> int:
+    """Return the Hogwild threads per rank: 1.2 per core of the smallest trainer, rounded up."""
+    return -(-int(min(node.cores for node in trainers) * THREADS_PER_CORE * 10) // 10)

@@ -25,13 +25,14 @@ Without row splits it is what the integer program proved for whole tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
 from cost_models.costs import CostTable
 from placement.count_program import CountProgram, classes_of
 from placement.cuts import fewest_cuts
 from placement.errors import DoesNotFit
+from placement.keeping import Held, kept, move_one
 from placement.plan import Shard
 from placement.pouring import poured
 from placement.shard_state import Sharding
@@ -43,8 +44,8 @@ from problem.model import Model
 MOST_VARIABLES = 20_000
 #: Gap that is good enough: loads are predictions, not measurements.
 GOOD_GAP = 1e-3
-#: What a sharding is worth, from its shards and the load of the busiest server.
-Score = Callable[[tuple[Shard, ...], float], float]
+#: What a sharding is worth, from its shards and the load of the busiest server: less is better, then less of the second.
+Score = Callable[[tuple[Shard, ...], float], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,13 @@ class ShardingOptions:
     per_server : float or None
         If all tables are equal: cut as seldom as possible for this many tables' work a server, if that fits.
     score : callable or None
-        Seconds that decide between shardings, from shards and the busiest server's load; default: that load.
+        What decides between shardings, from shards and the busiest server's load; default: that load.
     rules : TableRules
         What the user demands of tables.
     row_splits : bool
         Whether tables may be cut at all; without, the bound is that of whole tables.
+    held : Held
+        Where rows are now, if they are to stay there where that does not cost more than ``score`` allows.
     """
 
     sessions: int = 1
@@ -98,6 +101,7 @@ class ShardingOptions:
     score: Score | None = None
     rules: TableRules = NO_RULES
     row_splits: bool = True
+    held: Held = field(default_factory=dict)
 
 
 def shard_tables(
@@ -154,18 +158,25 @@ def shard_tables(
 
 def _best(empty: Callable[[], Sharding], options: ShardingOptions) -> tuple[Sharding, float]:
     """Return the best sharding and a bound: as few cuts as asked for, else whole tables, else cut for balance."""
+    tried, bound = _proposed(empty, options)
+    if options.held:
+        tried += kept(empty, options.held)
+    worth = options.score or (lambda _, seconds: (seconds, 0.0))
+    return min(tried, key=lambda state: (worth(state.shards(), state.seconds), len(state.shards()))), bound
+
+
+def _proposed(empty: Callable[[], Sharding], options: ShardingOptions) -> tuple[list[Sharding], float]:
     if options.per_server and not options.rules and (wrapped := _wrapped(empty(), options.per_server)) is not None:
-        return wrapped, wrapped.bound()
+        return [wrapped], wrapped.bound()
     whole, proven = _filled(empty(), {}, options.deterministic_seconds)
     if not options.row_splits:
-        return whole, proven
+        return [whole], proven
     bound, tried = whole.bound(), [whole]
     if whole.seconds > max(options.enough_seconds, bound * (1 + GOOD_GAP)):
         tried.append(_filled(empty(), _parts(whole), 0.0)[0])
         level = poured(empty, bound, min(state.seconds for state in tried))
         tried += [level] if level is not None else []
-    worth = options.score or (lambda _, seconds: seconds)
-    return min(tried, key=lambda state: (worth(state.shards(), state.seconds), len(state.shards()))), bound
+    return tried, bound
 
 
 def _wrapped(state: Sharding, per_server: float) -> Sharding | None:
@@ -202,7 +213,7 @@ def _filled(state: Sharding, parts: Mapping[str, int], deterministic_seconds: fl
     Returns the state, and a bound for these pieces.
     """
     state.fill(parts)
-    move(state)
+    _move(state)
     bound = state.bound()
     open_ = deterministic_seconds > 0 and state.seconds > bound * (1 + GOOD_GAP)
     if open_ and len(classes_of(state)) * len(state.nodes) <= MOST_VARIABLES:
@@ -210,21 +221,10 @@ def _filled(state: Sharding, parts: Mapping[str, int], deterministic_seconds: fl
     return state, bound
 
 
-def move(state: Sharding, budget: int = 2000) -> None:
-    """Move pieces off the busiest server as long as that lowers the busiest load; at most ``budget`` tries."""
-    improved = True
-    while improved and budget > 0:
-        improved, before = False, state.seconds
-        busiest = int(state.busy.argmax()) if len(state.nodes) else 0
-        for piece in [p for p in state.pieces if state.at.get(p.key) == busiest]:
-            budget -= 1
-            state.take(piece)
-            state.place(piece)
-            if state.seconds < before * (1 - 1e-12):
-                improved = True
-                break
-            state.take(piece)
-            state.put(piece, busiest)
+def _move(state: Sharding, budget: int = 2000) -> None:
+    """Move pieces off the busiest server as long as that lowers the busiest load; about ``budget`` tries."""
+    while budget > 0 and (tries := move_one(state)):
+        budget -= tries
 
 
 def _improve(state: Sharding, bound: float, deterministic_seconds: float) -> float:

@@ -94,7 +94,12 @@ class GroupSolution:
         return self.seconds <= self.bound_seconds * (1 + max(gap, PRECISION))
 
 
-def solve_group(contracted: Contracted, limits: Limits = DEFAULT_LIMITS, floor_seconds: float = 0.0) -> GroupSolution:
+def solve_group(
+    contracted: Contracted,
+    limits: Limits = DEFAULT_LIMITS,
+    floor_seconds: float = 0.0,
+    start: dict[str, Tag] | None = None,
+) -> GroupSolution:
     """Find the best tags for a group.
 
     Parameters
@@ -105,6 +110,8 @@ def solve_group(contracted: Contracted, limits: Limits = DEFAULT_LIMITS, floor_s
         When to stop.
     floor_seconds : float
         A bound that is known already (servers, relaxations).
+    start : dict of str to Tag, optional
+        A placement to start from besides the baselines.
 
     Returns
     -------
@@ -114,6 +121,8 @@ def solve_group(contracted: Contracted, limits: Limits = DEFAULT_LIMITS, floor_s
     found = GroupSolution(bound_seconds=floor_seconds, baselines=baselines(contracted))
     for baseline in found.baselines:
         _offer(found, contracted, baseline.tags, baseline.evaluation)
+    if start is not None:
+        _offer(found, contracted, contracted.canonical(start))
     try:
         _search(found, contracted, limits)
     except KeyboardInterrupt:

@@ -44,6 +44,13 @@ def command(
     keep_apart: Annotated[
         list[str] | None, typer.Option(help="TABLE,TABLE: tables that share no embedding server. Repeatable.")
     ] = None,
+    warm_start: Annotated[
+        Path | None, typer.Option(help="Plan file to start from, and to keep to where it can.")
+    ] = None,
+    lost_node: Annotated[list[str] | None, typer.Option(help="Machine to do without. Repeatable.")] = None,
+    movement_weight: Annotated[
+        float, typer.Option(min=0.0, help="Seconds of a step that moving a byte from the warm start's plan may cost.")
+    ] = 0.0,
     sync_gap: Annotated[int, typer.Option(min=1, help="Steps between two exchanges of a group.")] = 8,
     time_limit: Annotated[float, typer.Option(min=0.01, help="Seconds for the whole search.")] = 60.0,
     gap: Annotated[float, typer.Option(min=0.0, help="Relative gap that is good enough.")] = 0.005,
@@ -55,12 +62,15 @@ def command(
 
     Example: hiertrain solve dlrm-terabyte --cluster fb-1s-18c:32 --max-replicas 4 --out plan.json
     """
-    from hiertrain.loading import read_cluster, read_costs, read_model
-    from placement.planfile import save_plan
+    from hiertrain.loading import plan_cluster, read_cluster, read_costs, read_model, without_nodes
+    from placement.planfile import load_plan, save_plan
     from placement.search import solve
     from placement.shapes import SolveOptions
 
-    loaded, machines = read_model(model, max_rows), read_cluster(cluster, model)
+    loaded, start = read_model(model, max_rows), load_plan(warm_start).plan if warm_start else None
+    machines = without_nodes(
+        read_cluster(cluster, model) if cluster or not start else plan_cluster(start), lost_node or ()
+    )
     codecs = dict(_codec(text, loaded) for text in codec or ())
     options = SolveOptions(
         batch=batch,
@@ -73,6 +83,8 @@ def command(
         table_pins=dict(_table_pin(text) for text in table_pin or ()),
         keep_together=tuple(tuple(text.split(",")) for text in keep_together or ()),
         keep_apart=tuple(tuple(text.split(",")) for text in keep_apart or ()),
+        warm_start=start,
+        movement_seconds_per_byte=movement_weight,
         sync_gap=sync_gap,
         time_limit_seconds=time_limit,
         gap=gap,
@@ -149,6 +161,7 @@ def to_text(result: PlacementResult) -> str:
         f"throughput  {result.samples_per_second:,.0f} samples/s, bound {result.bound:,.0f}, "
         f"gap {100 * result.gap:.2f} %, {result.status} in {result.solve_seconds:.1f} s",
         f"bottleneck  {result.bottleneck}",
+        *([f"moved       {result.moved_bytes:,} bytes"] if result.moved_bytes is not None else []),
         f"baseline    {best.samples_per_second:,.0f} samples/s, {best.name}" if best else "baseline    none fits",
     ]
     return "\n".join(lines)

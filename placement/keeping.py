@@ -1,0 +1,74 @@
+"""Sharding that starts from an earlier one: what stays where it was, and a few moves at a time towards balance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from placement.shard_state import Piece, Sharding
+
+#: For each table the servers that hold rows of it, each with how many.
+Held = Mapping[str, Sequence[tuple[int, int]]]
+
+
+def kept(empty: Callable[[], Sharding], held: Held) -> Iterator[Sharding]:
+    """Yield shardings near an earlier one: nothing moved that need not be, then after 1, 2, 4, ... moves.
+
+    Parameters
+    ----------
+    empty : callable
+        Gives the servers without tables.
+    held : Held
+        Where rows are now; rows that are nowhere are placed where the load is least.
+    """
+    moves = 0
+    while True:
+        state = _restored(empty(), held)
+        done = sum(1 for _ in range(moves) if move_one(state))
+        yield state
+        if done < moves:
+            return
+        moves = 2 * moves or 1
+
+
+def _restored(state: Sharding, held: Held) -> Sharding:
+    order = [part for piece in state.prepared({}) for part in _parts(state, piece, held)]
+    state.pieces = [piece for piece, _ in order]
+    open_ = []
+    for piece, server in order:
+        fits = server is not None and state.room[server] >= state.bytes_of(piece) and state.allowed(piece)[server]
+        if fits and server is not None:
+            state.put(piece, server)
+        else:
+            open_.append(piece)
+    for piece in open_:
+        state.place(piece)
+    return state
+
+
+def _parts(state: Sharding, piece: Piece, held: Held) -> list[tuple[Piece, int | None]]:
+    """The parts of a table that servers hold, and what is left of it, each with its server."""
+    table, places = piece.tables[0], list(held.get(piece.tables[0].name, ()))
+    if table.name in state.rules.whole or len(piece.tables) > 1:
+        whole = len({tuple(held.get(t.name, ())) for t in piece.tables}) == 1 or len(places) == 1
+        return [(piece, places[0][0] if places and whole else None)]
+    parts: list[tuple[Piece, int | None]] = [
+        (Piece(piece.tables, rows, number), server) for number, (server, rows) in enumerate(places)
+    ]
+    left = table.rows - sum(rows for _, rows in places)
+    return [*parts, (Piece(piece.tables, left, len(parts)), None)] if left else parts
+
+
+def move_one(state: Sharding) -> int:
+    """Move one piece off the busiest server if that lowers the busiest load; return the pieces tried, 0 if none helps."""
+    if not len(state.nodes):
+        return 0
+    before, busiest = state.seconds, int(state.busy.argmax())
+    for tries, piece in enumerate([p for p in state.pieces if state.at.get(p.key) == busiest], 1):
+        state.take(piece)
+        cuts = len(state.cuts)
+        state.place(piece)
+        if state.seconds < before * (1 - 1e-12) and len(state.cuts) == cuts:
+            return tries
+        state.take(piece)
+        state.put(piece, busiest)
+    return 0

@@ -1,0 +1,66 @@
+"""Options of ``hiertrain solve`` that place tables, start from a plan, and do without machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from hiertrain.cli import app
+from placement.planfile import load_plan
+from problem.errors import HiertrainError
+
+BASE = ["solve", "demo", "--cluster", "fb-1s-18c:5", "--hogwild", "2", "--max-rows", "1000", "--json"]
+
+
+def _solve(*arguments: str) -> Result:
+    return CliRunner().invoke(app, [*BASE, *arguments])
+
+
+def test_tables_are_pinned_and_kept_apart(tmp_path: Path) -> None:
+    """A pinned table is on its server, and tables kept apart share none."""
+    plan = tmp_path / "plan.json"
+    tables = [table.name for table in load_tables()]
+    done = _solve("--table-pin", f"{tables[0]}=1", "--keep-apart", f"{tables[0]},{tables[1]}", "--out", str(plan))
+    assert done.exit_code == 0, done.output
+    shards = load_plan(plan).plan.shards
+    assert {shard.server for shard in shards if shard.table == tables[0]} == {1}
+    assert 1 not in {shard.server for shard in shards if shard.table == tables[1]}
+
+
+def load_tables():
+    """Tables of the demo model."""
+    from problem.readers import load_model
+
+    return load_model("demo").tables
+
+
+@pytest.mark.parametrize("option", [("--table-pin", "x"), ("--table-pin", "x=one"), ("--lost-node", "nobody")])
+def test_bad_values_are_named(option: tuple[str, str]) -> None:
+    """A value that cannot be read, or a machine that the cluster lacks, is bad input that names the option."""
+    done = _solve(*option)
+    assert isinstance(done.exception, HiertrainError) or done.exit_code == 2
+    assert option[0] in f"{done.exception} {done.output}"
+
+
+def test_plan_again_after_a_node_is_lost(tmp_path: Path) -> None:
+    """From a plan file, without one of its ranks: the new plan does without it and moves nothing."""
+    plan = tmp_path / "plan.json"
+    assert _solve("--out", str(plan)).exit_code == 0
+    lost = load_plan(plan).plan.groups[0][-1].name
+    done = _solve("--warm-start", str(plan), "--lost-node", lost, "--movement-weight", "1", "--out", str(plan))
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["moved_bytes"] == 0
+    again = load_plan(plan).plan
+    assert lost not in {node.name for group in again.groups for node in group} | {n.name for n in again.servers}
+
+
+def test_plan_file_names_the_machines(tmp_path: Path) -> None:
+    """Without --cluster the machines are those of the plan."""
+    plan = tmp_path / "plan.json"
+    assert _solve("--out", str(plan)).exit_code == 0
+    done = CliRunner().invoke(app, ["solve", "demo", "--max-rows", "1000", "--warm-start", str(plan), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["hogwild"] == 2
