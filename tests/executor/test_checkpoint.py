@@ -450,7 +450,7 @@ from executor.run import RunOptions, run
 from tests.executor.test_checkpoint import SYNCHRONOUS
 
 plan = SYNCHRONOUS["two ranks"]
-options = RunOptions(25, checkpoint=Path(sys.argv[1]), checkpoint_every=1, resume=True, watch=lambda s: print(s, flush=True))
+options = RunOptions(15, checkpoint=Path(sys.argv[1]), checkpoint_every=1, resume=True, watch=lambda s: print(s, flush=True))
 run(plan, options, SyntheticStream(plan.model, 1))
 """
 
@@ -473,7 +473,7 @@ def test_a_run_killed_again_and_again_gets_to_the_same_end(tmp_path: Path) -> No
             break
     assert coordinator.returncode == 0
     assert kills
-    trained(SYNCHRONOUS["two ranks"], tmp_path / "unbroken", steps=25)
+    trained(SYNCHRONOUS["two ranks"], tmp_path / "unbroken", steps=15)
     assert content(tmp_path / "killed") == content(tmp_path / "unbroken")
 
 
