@@ -43,7 +43,7 @@ class Blocks:
 
     def of_items(self, split: Split) -> Split:
         """Return the device of each item, given that of each block."""
-        return split[np.array(self.block_of_item)]
+        return np.asarray(split[np.array(self.block_of_item)])
 
 
 def blocks(instance: MsrInstance, graph: Hypergraph) -> Blocks:

@@ -47,6 +47,10 @@ class Bound:
         Contracted instance.
     split : ndarray of int, shape (items,)
         A split; its value is U, its accelerators the first known sets.
+    value : float
+        A bound that is known already.
+    pool : list of (float, ndarray of bool)
+        Known sets and their loads.
     """
 
     graph: Hypergraph
@@ -56,7 +60,7 @@ class Bound:
 
     def __post_init__(self) -> None:
         self.upper = float(self.graph.loads(self.split).max())
-        self.value = self._without_cuts()
+        self.value = max(self.value, self._without_cuts())
         for device in range(self.graph.accelerators):
             self._add(self.split == device)
 
@@ -104,7 +108,8 @@ class Bound:
     def _prices(self) -> Floats:
         """Return prices at which the known sets up to some load, as high as can be, miss the threshold."""
         loads = sorted({load for load, _ in self.pool})
-        low, high, best = 0, len(loads), self.graph.accelerator_ms / self.graph.accelerator_ms.sum()
+        low, high = 0, len(loads)
+        best: Floats = self.graph.accelerator_ms / self.graph.accelerator_ms.sum()
         while low < high:
             middle = (low + high) // 2
             worth, prices = self._master(loads[middle])

@@ -86,12 +86,13 @@ class _Program:
         return within
 
     def _cpu(self, i: int, within: NDArray[np.int64]) -> Floats:
-        return self.ideals.cpu_ms[i] - self.ideals.cpu_ms[within]
+        return np.asarray(self.ideals.cpu_ms[i] - self.ideals.cpu_ms[within])
 
     def _accelerator(self, i: int, within: NDArray[np.int64]) -> Floats:
         """Return the load of I - J for every J, inf where memory or the items forbid it."""
         sets, pins = self.ideals, self.ideals.pins[:, i]
-        loads = sets.accelerator_ms[i] - sets.accelerator_ms[within] + sets.opened_ms[i] + sets.opened_ms[within]
+        loads: Floats = sets.accelerator_ms[i] - sets.accelerator_ms[within]
+        loads += sets.opened_ms[i] + sets.opened_ms[within]
         for net in np.flatnonzero((pins > 0) & (pins < self._sizes)):
             held = sets.pins[net][within]
             loads -= self.graph.net_ms[net] * ((held > 0).astype(np.float64) + (held == pins[net]))

@@ -133,14 +133,19 @@ def merge(graph: Hypergraph, block_of_item: Sequence[int]) -> Hypergraph:
         accelerators=graph.accelerators,
         cpus=graph.cpus,
         memory_bytes=graph.memory_bytes,
-        accelerator_ms=np.bincount(block, graph.accelerator_ms, minlength=size),
-        cpu_ms=np.bincount(block, graph.cpu_ms, minlength=size),
-        size_bytes=np.bincount(block, graph.size_bytes, minlength=size),
+        accelerator_ms=_sums(block, graph.accelerator_ms, size),
+        cpu_ms=_sums(block, graph.cpu_ms, size),
+        size_bytes=_sums(block, graph.size_bytes, size),
         cpu_only=np.bincount(block, graph.cpu_only, minlength=size) > 0,
         nets=tuple(costs),
         net_ms=np.array(list(costs.values()), dtype=float),
         item_of_node=tuple(block_of_item[item] for item in graph.item_of_node),
     )
+
+
+def _sums(block: Split, values: Floats, size: int) -> Floats:
+    """Return the sum of ``values`` in each block."""
+    return np.asarray(np.bincount(block, values, minlength=size), dtype=np.float64)
 
 
 def _of_nodes(instance: MsrInstance) -> Hypergraph:

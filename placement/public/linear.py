@@ -66,7 +66,7 @@ def _rectangle(saved: Floats, begins: tuple[int, int], ends: tuple[int, int], co
 def _differences(values: Floats) -> Floats:
     """Return the sums over [begin, end), shape (items + 1, items + 1)."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    return sums[None, :] - sums[:, None]
+    return np.asarray(sums[None, :] - sums[:, None])
 
 
 def _extend(best: Floats, choice: Split, before: Floats, loads: Floats, kind: int) -> None:

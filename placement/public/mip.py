@@ -6,7 +6,9 @@ OR-tools wrapper of HiGHS (9.15) does not do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import highspy
@@ -46,7 +48,8 @@ class Outcome:
 
 def solve(program: Program, seconds: float, gap: float = 1e-6, start: Floats | None = None, seed: int = 0) -> Outcome:
     """Solve within a time limit; stops at a relative gap."""
-    highs = highspy.Highs()
+    with _without_banner():
+        highs = highspy.Highs()  # type: ignore[no-untyped-call]
     options = {"output_flag": False, "time_limit": max(seconds, 0.01), "mip_rel_gap": gap, "random_seed": seed}
     for name, value in {**options, "mip_abs_gap": 1e-9, "threads": 1}.items():
         highs.setOptionValue(name, value)
@@ -62,6 +65,19 @@ def solve(program: Program, seconds: float, gap: float = 1e-6, start: Floats | N
     if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
         return Outcome(None, np.inf)
     return Outcome(values, float(info.mip_dual_bound))
+
+
+@contextlib.contextmanager
+def _without_banner() -> Iterator[None]:
+    """Keep the line that HiGHS prints when the first solver of a process is made out of our output."""
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _lp(program: Program) -> highspy.HighsLp:

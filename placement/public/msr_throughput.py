@@ -10,15 +10,19 @@ import time
 
 from placement.errors import DoesNotFit
 from placement.public.blocks import blocks
-from placement.public.bound import Bound
+from placement.public.bound import SAFETY, Bound
 from placement.public.contiguous import contiguous_split
 from placement.public.hypergraph import Hypergraph, Split, contract, max_load
+from placement.public.resplit_mip import solve_whole
 from placement.public.result import BenchResult
 from placement.public.split_search import Search
 from problem.public_graphs import MsrInstance
 
-BOUND_SHARE = 0.4
-"""Of the time limit, at most, for the bound."""
+BOUND_SHARE = 0.35
+"""Of the time limit, at most, for each kind of bound."""
+
+WHOLE_ITEMS = 200
+"""HiGHS takes on the program of the whole instance up to this many items."""
 
 
 def solve_throughput(instance: MsrInstance, seconds: float, seed: int = 0, workers: int = 2) -> BenchResult:
@@ -35,11 +39,20 @@ def solve_throughput(instance: MsrInstance, seconds: float, seed: int = 0, worke
     search.start()
     if search.best is None:
         raise _does_not_fit(graph)
-    bound = Bound(graph, search.best)
+    search.goal = _whole(search, BOUND_SHARE * seconds) if graph.items <= WHOLE_ITEMS else 0.0
+    bound = Bound(graph, search.best, search.goal)
     bound.improve(min(BOUND_SHARE * seconds, search.left))
     search.goal = bound.value
     search.improve()
     return _result(instance, graph, search.best, bound.value, began)
+
+
+def _whole(search: Search, seconds: float) -> float:
+    """Offer what the program of the whole instance finds; return its bound."""
+    assert search.best is not None
+    split, bound = solve_whole(search.graph, search.best, min(seconds, search.left), search.seed)
+    search.offer(split)
+    return bound * (1 - SAFETY)
 
 
 def solve_contiguous(instance: MsrInstance) -> BenchResult:

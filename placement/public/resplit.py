@@ -110,21 +110,23 @@ class _Model:
         loads = [self._load(device) for device in self.part.devices]
         for load in loads:
             self.model.add(load <= z)
-        self.model.minimize(SUM_WEIGHT * len(loads) * z + sum(loads))
+        self.model.minimize(cp_model.LinearExpr.sum([SUM_WEIGHT * len(loads) * z, *loads]))
 
-    def _load(self, device: int) -> cp_model.LinearExprT:
+    def _load(self, device: int) -> cp_model.LinearExpr:
         """Return the load of a device: constants, items and cut nets."""
         accelerator = device < self.graph.accelerators
         times = self.graph.accelerator_ms if accelerator else self.graph.cpu_ms
         fixed = float(times[(self.part.split == device) & ~self.is_free].sum())
-        terms = [self._ms(float(times[item])) * self.on[item, device] for item in self.part.free]
+        terms: list[cp_model.LinearExprT] = [
+            self._ms(float(times[item])) * self.on[item, device] for item in self.part.free
+        ]
         if accelerator:
             for net, pins in enumerate(self.graph.nets):
                 cut = self._cut(pins, device)
                 fixed += float(self.graph.net_ms[net]) if cut is True else 0.0
                 if not isinstance(cut, bool):
                     terms.append(self._ms(float(self.graph.net_ms[net])) * cut)
-        return sum(terms) + self._ms(fixed)
+        return cp_model.LinearExpr.sum([*terms, self._ms(fixed)])
 
     def _cut(self, pins: Sequence[int], device: int) -> cp_model.IntVar | bool:
         """Return whether the device cuts the net, as a constant or as a variable."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placement.public.hypergraph import Floats, Split
+from placement.public.hypergraph import Floats, Hypergraph, Split
 from placement.public.mip import Program, solve
 from placement.public.resplit import Part
 
@@ -17,24 +17,45 @@ TRACE = 1e-3
 """Weight of the sum of loads beside the largest one."""
 
 
+def solve_whole(graph: Hypergraph, split: Split, seconds: float, seed: int = 0) -> tuple[Split, float]:
+    """Return a split no worse than the given one, and a bound on every split: the program of the whole instance.
+
+    Equal accelerators are interchangeable, so the r-th heaviest item is on one of the first r (one more where a lighter
+    item opened a device); the start is renumbered to agree.
+    """
+    heavy = np.argsort(-graph.accelerator_ms, kind="stable").tolist()
+    split = _renumbered(graph, split, heavy)
+    model = _Model(Part(graph, split, range(graph.items), range(graph.devices)), trace=0.0)
+    for rank, item in enumerate(heavy[: graph.accelerators]):
+        for device in range(rank + 1, graph.accelerators):
+            model.program.upper[model.on[item, device]] = 0.0
+    outcome = solve(model.program, seconds, start=np.array(model.start), seed=seed)
+    return split if outcome.solution is None else model.read(outcome.solution), outcome.bound
+
+
+def _renumbered(graph: Hypergraph, split: Split, heavy: list[int]) -> Split:
+    """Return the split with accelerators numbered in the order of their heaviest items."""
+    seen = dict.fromkeys(int(split[item]) for item in heavy if split[item] < graph.accelerators)
+    number = np.arange(graph.devices)
+    for new, old in enumerate([*seen, *(d for d in range(graph.accelerators) if d not in seen)]):
+        number[old] = new
+    return np.asarray(number[split])
+
+
 def resplit_mip(part: Part, seconds: float, seed: int) -> Split | None:
     """Return the split with the free items where the solver wants them, None if it found nothing."""
     model = _Model(part)
     outcome = solve(model.program, seconds, start=np.array(model.start), seed=seed)
-    if outcome.solution is None:
-        return None
-    found = part.split.copy()
-    for item in part.free:
-        found[item] = max(part.devices, key=lambda d: float(outcome.solution[model.on[item, d]]))
-    return found
+    return None if outcome.solution is None else model.read(outcome.solution)
 
 
 class _Model:
     """The program of a part, and the present split as its start."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, trace: float = TRACE) -> None:
         self.part, self.graph, self.program = part, part.graph, Program()
         self.start: list[float] = []
+        self.trace = trace
         self.free = frozenset(part.free)
         self.fixed = np.ones(part.graph.items, dtype=bool)
         self.fixed[list(part.free)] = False
@@ -47,6 +68,13 @@ class _Model:
             self._load(device)
             if device < self.graph.accelerators:
                 self._memory(device)
+
+    def read(self, solution: Floats) -> Split:
+        """Return the split that a solution describes."""
+        found = self.part.split.copy()
+        for item in self.part.free:
+            found[item] = max(self.part.devices, key=lambda d: float(solution[self.on[item, d]]))
+        return found
 
     def _column(self, start: float, cost: float = 0.0, upper: float = 1.0, integer: bool = False) -> int:
         self.start.append(start)
@@ -71,7 +99,7 @@ class _Model:
             elif state is not False:
                 terms[state] = float(self.graph.net_ms[net])
         for column, value in terms.items():
-            self.program.costs[column] += TRACE * value
+            self.program.costs[column] += self.trace * value
         self.program.row({**terms, self.z: -1.0}, high=-held)
 
     def _cut(self, pins: tuple[int, ...], device: int) -> int | bool:
