@@ -20,9 +20,10 @@ from typing import Any
 
 from placement.public.msr_throughput import solve_contiguous, solve_throughput
 from placement.public.pipedream import solve_pipedream
+from placement.public.piper import solve_piper
 from placement.public.result import BenchResult
 from problem.errors import BadInput
-from problem.public_graphs import read_msr, read_pipedream
+from problem.public_graphs import read_msr, read_pipedream, read_piper
 
 PIPEDREAM_SECONDS = {
     ("vgg16", 4): 0.174498,
@@ -41,6 +42,24 @@ PIPEDREAM_SECONDS = {
 """Seconds of the slowest stage, by profile and machines: the authors' program."""
 
 PIPEDREAM_MACHINES = (4, 16)
+
+PIPER_SECONDS = {
+    ("bert32a100", 8, 80.0): 0.122007269,
+    ("bert32a100", 64, 8.0): 0.0202005503,
+    ("bert32a100", 64, 2.0): 0.0320300812,
+    ("bert32a100", 512, 8.0): 0.00256112785,
+    ("resnet", 8, 4.0): 73.493286,
+    ("resnet", 16, 4.0): 35.3334375,
+    ("resnet", 32, 2.0): 24.6258985,
+    ("gnmt", 2, 2.5): 263.354289,
+}
+"""Seconds per sample (the files of resnet and gnmt count in milliseconds), by file, devices and GiB of a device: the
+authors' program. The configurations are among those of its experiments."""
+
+PIPER_GIB_PER_SECOND = 25.0
+"""The bandwidth of those experiments."""
+
+GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -146,4 +165,23 @@ def _stages(path: Path, machines: int) -> BenchResult:
     return solve_pipedream(read_pipedream(path), machines)
 
 
-SUITES: dict[str, Callable[[Path, BenchOptions], list[Case]]] = {"msr": _msr, "pipedream": _pipedream}
+def _piper(folder: Path, options: BenchOptions) -> list[Case]:
+    del options  # exact programs: no limit, no seed
+    return [
+        (f"{stem} {devices} x {gib:g} GiB", published, partial(_pipeline, folder / f"{stem}.json", devices, gib))
+        for (stem, devices, gib), published in PIPER_SECONDS.items()
+        if (folder / f"{stem}.json").exists()
+    ]
+
+
+def _pipeline(path: Path, devices: int, gib: float) -> BenchResult:
+    instance = read_piper(path)
+    memory, bandwidth = gib * GIB, PIPER_GIB_PER_SECOND * GIB
+    return solve_piper(replace(instance, devices=devices, memory_bytes=memory, bandwidth=bandwidth))
+
+
+SUITES: dict[str, Callable[[Path, BenchOptions], list[Case]]] = {
+    "msr": _msr,
+    "pipedream": _pipedream,
+    "piper": _piper,
+}

@@ -1,7 +1,7 @@
 """Max load of the dnn-partitioning instances: the best split found, a bound, and the exact contiguous optimum.
 
-Knows how the time is spent. Free splits: a third on coarse graphs, then the bound while it rises, then neighbourhoods
-until the end or until the value meets the bound. Contiguous splits: the exact dynamic program, however long it takes.
+Knows how the time is spent. Free splits: a third at most on coarse graphs, then the bound from one accelerator, then
+neighbourhoods, and on small instances the whole program; less once value and bound meet. Contiguous splits: the exact dynamic program, however long it takes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from placement.public.split_search import Search
 from problem.public_graphs import MsrInstance
 
 BOUND_SHARE = 0.35
-"""Of the time limit, at most, for each kind of bound."""
+"""Of the time limit, at most, for the bound from one accelerator."""
 
-WHOLE_ITEMS = 200
-"""HiGHS takes on the program of the whole instance up to this many items."""
+WHOLE_ITEMS, WHOLE_SHARE, BOUND_SHARE_SMALL = 200, 0.35, 0.15
+"""Up to this many items the program of the whole instance gets its share of the time, at the end: it proves, and improves
+what neighbourhoods left; the other bound gets less."""
 
 
 def solve_throughput(instance: MsrInstance, seconds: float, seed: int = 0, workers: int = 2) -> BenchResult:
@@ -39,18 +40,19 @@ def solve_throughput(instance: MsrInstance, seconds: float, seed: int = 0, worke
     search.start()
     if search.best is None:
         raise _does_not_fit(graph)
-    search.goal = _whole(search, BOUND_SHARE * seconds) if graph.items <= WHOLE_ITEMS else 0.0
-    bound = Bound(graph, search.best, search.goal)
-    bound.improve(min(BOUND_SHARE * seconds, search.left))
+    small = graph.items <= WHOLE_ITEMS
+    bound = Bound(graph, search.best)
+    bound.improve(min((BOUND_SHARE_SMALL if small else BOUND_SHARE) * seconds, search.left))
     search.goal = bound.value
-    search.improve()
-    return _result(instance, graph, search.best, bound.value, began)
+    search.improve(WHOLE_SHARE * seconds if small else 0.0)
+    proven = max(bound.value, _whole(search)) if small and search.left > 0 else bound.value
+    return _result(instance, graph, search.best, proven, began)
 
 
-def _whole(search: Search, seconds: float) -> float:
-    """Offer what the program of the whole instance finds; return its bound."""
+def _whole(search: Search) -> float:
+    """Spend the time that is left on the program of the whole instance; return its bound."""
     assert search.best is not None
-    split, bound = solve_whole(search.graph, search.best, min(seconds, search.left), search.seed)
+    split, bound = solve_whole(search.graph, search.best, search.left, search.seed)
     search.offer(split)
     return bound * (1 - SAFETY)
 

@@ -116,9 +116,9 @@ class Search:
             if self.left > 0:
                 self._solve_level(graph, labels, min(self.left, max(self.seconds / (3 * len(small)), 1.0)))
 
-    def improve(self) -> None:
-        """Search neighbourhoods until time is up or the goal reached."""
-        while self.best is not None and self.left > 0:
+    def improve(self, spare: float = 0.0) -> None:
+        """Search neighbourhoods until ``spare`` seconds are left or the goal is reached."""
+        while self.best is not None and self.left > spare:
             self._neighbourhood(self.best)
 
     def _orders(self, labels: Split) -> Iterator[Sequence[int]]:
