@@ -116,6 +116,27 @@ def _item(ops: list[Operator], pins: Mapping[str, Tag]) -> Item:
     return Item(ops[0].name, tuple(op.name for op in ops), next(iter(forced), None))
 
 
+def tied(items: tuple[Item, ...], ties: Mapping[str, str]) -> tuple[Item, ...]:
+    """Join items by cluster, in the order of their first members.
+
+    Parameters
+    ----------
+    items : tuple of Item
+        The items.
+    ties : Mapping of str to str
+        Cluster of items, by name; others stay alone.
+    """
+    if not ties:
+        return items
+    clusters: dict[str, list[Item]] = {}
+    for item in items:
+        clusters.setdefault(ties.get(item.name, item.name), []).append(item)
+    return tuple(
+        Item(members[0].name, tuple(op for item in members for op in item.ops), members[0].fixed)
+        for members in clusters.values()
+    )
+
+
 def tags_of(items: tuple[Item, ...], choice: Mapping[str, Tag]) -> dict[str, Tag]:
     """Return the tag of every operator from the tags of items (by item name)."""
     return {op: choice[item.name] for item in items for op in item.ops}

@@ -34,6 +34,8 @@ Expr = Any  # a variable, an expression or an int: OR-tools' own union does not 
 #: With more ranks than this, only the first and the last rank of each class of equal nodes are modelled: the first hosts
 #: most, so its thread is busiest; the last hosts least, so it waits for most messages.
 ALL_RANKS = 3
+#: With more operators than this, (14) is left out: it has a row for each pair of them.
+MOST_OPERATORS = 250
 
 
 class LatencyModel:
@@ -45,8 +47,8 @@ class LatencyModel:
         self.message = _least_message(self.problem)
 
     def add(self) -> None:
-        """Add (14) for each representative rank."""
-        for row in self._representatives():
+        """Add (14) for each representative rank; nothing where operators are too many, which is a relaxation as well."""
+        for row in self._representatives() if len(self.operators) <= MOST_OPERATORS else ():
             _SessionModel(self, row).add()
 
     def _representatives(self) -> list[Row]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from cost_models.costs import PhaseCost
 from cost_models.memory import resident_bytes
-from placement.candidates import Item, items_of
+from placement.candidates import Item, items_of, tied
 from placement.group import GroupProblem
 from placement.loads import runs_backward, session_memory
 from placement.plan import DP, Tag
@@ -76,14 +76,17 @@ class Contracted:
     ----------
     problem : GroupProblem
         The group; its pins are by operator.
+    ties : Mapping of str to str
+        Cluster of open items, by name, that are placed together to make the problem smaller (``coarsen``).
     """
 
     problem: GroupProblem
+    ties: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def items(self) -> tuple[Item, ...]:
         """All items in graph order."""
-        return items_of(self.problem.model.graph, self.problem.pins)
+        return tied(items_of(self.problem.model.graph, self.problem.pins), self.ties)
 
     @cached_property
     def item_of(self) -> Mapping[str, int]:

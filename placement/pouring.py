@@ -21,7 +21,7 @@ STEPS = 11
 POURED = (0.0, 0.25, 0.5, 1.0, 2.0)
 
 
-def poured(empty: Callable[[], Sharding], bound: float, most: float) -> Sharding | None:
+def poured(empty: Callable[[], Sharding], bound: float, most: float, gap: float = 1e-4) -> Sharding | None:
     """Return the best sharding found with a level below ``most``; None if there is none.
 
     Parameters
@@ -30,18 +30,20 @@ def poured(empty: Callable[[], Sharding], bound: float, most: float) -> Sharding
         Gives the servers without tables.
     bound, most : float
         Seconds that no sharding is below; seconds that a known one has.
+    gap : float
+        Relative difference to the bound that is good enough.
     """
     best: Sharding | None = None
     for share in POURED:
         low, high = bound, most
-        for _ in range(STEPS):
+        for _ in range(STEPS if most > bound * (1 + gap) else 0):
             level = (low + high) / 2
             state = _fill(empty(), level, round(share * len(empty().nodes)))
             if state is None:
                 low = level
             else:
                 best, most, high = state, state.seconds, min(level, state.seconds)
-            if high <= low * (1 + 1e-4):
+            if high <= low * (1 + gap):
                 break
     return best
 

@@ -174,7 +174,7 @@ def _proposed(empty: Callable[[], Sharding], options: ShardingOptions) -> tuple[
     bound, tried = whole.bound(), [whole]
     if whole.seconds > max(options.enough_seconds, bound * (1 + GOOD_GAP)):
         tried.append(_filled(empty(), _parts(whole), 0.0)[0])
-        level = poured(empty, bound, min(state.seconds for state in tried))
+        level = poured(empty, bound, min(state.seconds for state in tried), GOOD_GAP)
         tried += [level] if level is not None else []
     return tried, bound
 

@@ -17,11 +17,16 @@ from dataclasses import dataclass, field
 from ortools.sat.python import cp_model
 
 from placement.baselines import Baseline, baselines
+from placement.coarsen import coarse
 from placement.evaluate import Evaluation, evaluate
 from placement.formulation import Formulation
 from placement.nets import Contracted
 from placement.plan import DP, Tag
 
+#: Open items above which a group is solved by way of clusters, and how many of these.
+MOST_ITEMS, CLUSTERS = 200, 60
+#: Seconds for single moves, at most: judging a placement of a thousand operators takes half a second.
+POLISH_SECONDS = 5.0
 #: Relative difference below which a placement counts as optimal: the rounding of the integer program.
 PRECISION = 1e-6
 
@@ -118,6 +123,8 @@ def solve_group(
     GroupSolution
         Never worse than the best baseline that fits.
     """
+    if len(contracted.free) > MOST_ITEMS:
+        return _solve_coarse(contracted, limits, floor_seconds, start)
     found = GroupSolution(bound_seconds=floor_seconds, baselines=baselines(contracted))
     for baseline in found.baselines:
         _offer(found, contracted, baseline.tags, baseline.evaluation)
@@ -127,6 +134,18 @@ def solve_group(
         _search(found, contracted, limits)
     except KeyboardInterrupt:
         found.interrupted = True
+    return found
+
+
+def _solve_coarse(
+    contracted: Contracted, limits: Limits, floor_seconds: float, start: dict[str, Tag] | None
+) -> GroupSolution:
+    """Solve a group with very many items by way of few clusters; nothing is proven about it but the floor."""
+    found = solve_group(coarse(contracted, CLUSTERS), limits, floor_seconds)
+    found.bound_seconds = floor_seconds
+    if start is not None:
+        found.seen.clear()
+        _offer(found, contracted, contracted.canonical(start))
     return found
 
 
@@ -160,11 +179,11 @@ def _offer(
 
 def _polish(found: GroupSolution, contracted: Contracted, limits: Limits, budget: int = 2000) -> None:
     """Move single items as long as that helps; at most ``budget`` placements are judged."""
-    improved = found.tags is not None
+    improved, deadline = found.tags is not None, min(limits.deadline, time.monotonic() + POLISH_SECONDS)
     while improved:
         improved = False
         for tags in _neighbours(contracted, found.tags or {}):
-            if budget <= 0 or time.monotonic() > limits.deadline:
+            if budget <= 0 or time.monotonic() > deadline:
                 return
             budget -= 1
             if _offer(found, contracted, contracted.canonical(tags)):

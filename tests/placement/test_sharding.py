@@ -146,7 +146,7 @@ def test_public_plan_of_1935_tables() -> None:
         for i, row in enumerate(rows)
     ]
     total = sum(table.total_bytes for table in tables)
-    result = _shard(tables, 16, int(1.3 * total / 16))
+    result = _shard(tables, 16, int(1.3 * total / 16), ShardingOptions(deterministic_seconds=0.2))
     _check_tiling(tables, result.shards, 16)
     assert result.max_load_seconds <= 1.01 * result.bound_seconds
 
