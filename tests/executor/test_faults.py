@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -15,10 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from executor.checkpoint import FILE_NAME, load
 from executor.clock import ClockKind
 from executor.data import Batch, SyntheticStream
 from executor.errors import WorkerFailed
 from executor.run import RunOptions, run
+from executor.state import allocate_state
 from placement.plan import Plan, Sync
 from problem.errors import BadInput
 from programs.transform import transform
@@ -78,6 +82,45 @@ def test_a_killed_worker_is_named_and_everything_ends(victim: str, traces: Trace
     assert caught.value.exit_code == 4
     assert len(traces.pids) == len(workers(transform(plan)))
     traces.assert_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_hundred_kills_at_random_leave_nothing(tmp_path: Path, traces: Traces) -> None:
+    """A worker of any kind killed at a random moment, in every other run with checkpoints, which fork all workers anew every
+    twenty steps: each run ends within 5 s with that worker's name, the last checkpoint loads, and nothing is left."""
+    plan, draw = every_kind(), random.Random(7)
+    names = [worker.name for worker in workers(transform(plan))]
+    for number in range(100):
+        victim, folder, after = draw.choice(names), tmp_path / str(number), draw.uniform(0.0, 0.6)
+        assassin = LateAssassin(victim, traces, time.monotonic() + after)
+        options = slowly(plan, assassin)
+        if number % 2:
+            options = dataclasses.replace(options, checkpoint=folder, checkpoint_every=20)
+        with pytest.raises(WorkerFailed) as caught:
+            run(plan, options)
+        assert time.monotonic() - assassin.killed < 5.0
+        assert str(caught.value) == f"worker {victim}: was killed by SIGKILL", number
+        traces.assert_gone()
+        if (folder / FILE_NAME).exists():
+            assert load(folder / FILE_NAME, plan, allocate_state(plan)).step % 20 == 0
+
+
+@dataclass
+class LateAssassin:
+    """Kills a worker as soon as it is there after a given moment; again if it had just ended its segment."""
+
+    victim: str
+    traces: Traces
+    when: float
+    killed: float = field(default=0.0)
+
+    def __call__(self, steps: int) -> None:
+        del steps
+        pid = self.traces.note_children().get(self.victim)
+        if time.monotonic() >= self.when and pid is not None:
+            self.killed = time.monotonic()
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
