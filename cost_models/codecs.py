@@ -1,7 +1,7 @@
 """Codecs on the cost side: bytes on the wire and core-seconds to encode and decode.
 
-Knows sizes and rates. The arithmetic is the executor's business, which does not implement codecs yet: nothing here is
-used by a plan that runs today, and no byte count has been compared with a message that was sent.
+Knows sizes and rates. The arithmetic is the executor's business (``executor.codecs``); a test holds its messages and these
+sizes together to the byte.
 
 ==================  ============================================================================================
 ``fp32``            4 bytes an element
@@ -59,25 +59,36 @@ DENSE_BELOW = Constant(
 )
 INDEX_BLOCK = 2**16  # elements that a 16-bit index can tell apart
 
-_HOW = "measured, docs/costs.md: 300,000 float32, thread CPU time"
-FP16_SECONDS = Constant(1060e-6 / 300e3, "seconds/element", f"{_HOW}: astype(float16) 1060 us")
-BF16_SECONDS = Constant(58e-6 / 300e3, "seconds/element", f"{_HOW}: bf16 by shift 58 us; the way back assumed the same")
-QUANTISE_SECONDS = Constant(
-    579e-6 / 300e3, "seconds/element", f"{_HOW}: int8 encode 579 us; fewer bits assumed the same"
-)
-DEQUANTISE_SECONDS = Constant(
-    71e-6 / 300e3, "seconds/element", f"{_HOW}: int8 decode 71 us; fewer bits assumed the same"
-)
+_HOW = "measured, python -m experiments.bench_codecs on an AMD EPYC, 2026-11-30: 300,032 float32, thread CPU time"
+_ELEMENTS = 300_032
+#: Core-seconds per element to encode and to decode.
+DENSE_SECONDS = {
+    Codec.FP16: (776e-6, 494e-6),
+    Codec.BF16: (166e-6, 57e-6),
+    Codec.ROWWISE8: (3990e-6, 2870e-6),
+    Codec.ROWWISE4: (4190e-6, 662e-6),
+    Codec.ROWWISE2: (4000e-6, 712e-6),
+    Codec.ROWWISE1: (4130e-6, 804e-6),
+}
+ENCODE_SECONDS = {
+    c: Constant(e / _ELEMENTS, "seconds/element", f"{_HOW}: {c} encode") for c, (e, _) in DENSE_SECONDS.items()
+}
+DECODE_SECONDS = {
+    c: Constant(d / _ELEMENTS, "seconds/element", f"{_HOW}: {c} decode") for c, (_, d) in DENSE_SECONDS.items()
+}
 #: Threshold and error feedback, by share of elements kept.
 SPARSIFY_SECONDS = {
-    0.01: Constant(121e-6 / 300e3, "seconds/element", f"{_HOW}: threshold + error feedback keeping 1 %: 121 us"),
-    0.10: Constant(533e-6 / 300e3, "seconds/element", f"{_HOW}: the same keeping 10 %: 533 us"),
-    0.25: Constant(
-        291e-6 / 300e3, "seconds/element", f"{_HOW}: the same keeping 25 %: 291 us (branches predict better)"
-    ),
+    keep: Constant(seconds / _ELEMENTS, "seconds/element", f"{_HOW}: dct-dp encode keeping {keep:g}, a known threshold")
+    for keep, seconds in {0.01: 1395e-6, 0.10: 1518e-6, 0.25: 1841e-6}.items()
 }
-SCATTER_SECONDS = Constant(21e-6 / 300e3 / 0.01, "seconds/kept element", f"{_HOW}: decode of 1 % kept 21 us")
-THRESHOLD_SECONDS = Constant(971e-6 / 300e3, "seconds/element", f"{_HOW}: exact threshold by partition 971 us")
+SCATTER_SECONDS = Constant(
+    113e-6 / _ELEMENTS / 0.1, "seconds/kept element", f"{_HOW}: dct-dp decode of 10 % kept, 113 us"
+)
+THRESHOLD_SECONDS = Constant(
+    971e-6 / 300e3,
+    "seconds/element",
+    "measured, docs/costs.md: exact threshold of 300,000 float32 by partition, 971 us",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +183,6 @@ def _sparsify_seconds(keep: float) -> float:
 
 def _dense_rates(codec: Codec) -> tuple[float, float]:
     """Seconds per element to encode and to decode; fp32 (and what goes dense) is copied by the transport."""
-    if codec in ROWWISE_BITS:
-        return QUANTISE_SECONDS.value, DEQUANTISE_SECONDS.value
-    half = {Codec.FP16: FP16_SECONDS, Codec.BF16: BF16_SECONDS}.get(codec)
-    return (half.value, half.value) if half else (0.0, 0.0)
+    if codec not in DENSE_SECONDS:
+        return 0.0, 0.0
+    return ENCODE_SECONDS[codec].value, DECODE_SECONDS[codec].value

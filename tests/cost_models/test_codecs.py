@@ -78,15 +78,15 @@ def test_sixteen_bit_indices_count_their_blocks() -> None:
 
 
 def test_seconds_give_back_the_measured_figures() -> None:
-    """300,000 elements: bf16 58 us, fp16 1060 us, int8 579 + 71 us, 1 % threshold 121 us (+ 971 us for an exact tau)."""
-    size = 300_000
-    assert Message(1, size, Codec.BF16).encode_seconds == pytest.approx(58e-6)
-    assert Message(1, size, Codec.FP16).decode_seconds == pytest.approx(1060e-6)
+    """300,032 elements: bf16 166 us, fp16 494 us back, int8 3990 + 2870 us, 1 % kept 1395 us (+ 971 us for an exact tau)."""
+    size = 300_032
+    assert Message(1, size, Codec.BF16).encode_seconds == pytest.approx(166e-6)
+    assert Message(1, size, Codec.FP16).decode_seconds == pytest.approx(494e-6)
     eight = Message(1, size, Codec.ROWWISE8)
-    assert (eight.encode_seconds, eight.decode_seconds) == (pytest.approx(579e-6), pytest.approx(71e-6))
-    assert Message(1, size, Codec.COO32, 0.01).encode_seconds == pytest.approx((121 + 971) * 1e-6)
-    assert Message(1, size, Codec.COO32, 0.01, 1000).encode_seconds == pytest.approx(122e-6, rel=0.01)
-    assert Message(1, size, Codec.COO32, 0.01).decode_seconds == pytest.approx(21e-6)
+    assert (eight.encode_seconds, eight.decode_seconds) == (pytest.approx(3990e-6), pytest.approx(2870e-6))
+    assert Message(1, size, Codec.COO32, 0.01).encode_seconds == pytest.approx((1395 + 971) * 1e-6, rel=1e-3)
+    assert Message(1, size, Codec.COO32, 0.01, 1000).encode_seconds == pytest.approx(1396e-6, rel=1e-3)
+    assert Message(1, size, Codec.COO32, 0.1).decode_seconds == pytest.approx(113e-6, rel=1e-3)
     assert Message(1, size).encode_seconds == 0
 
 
