@@ -279,7 +279,24 @@ class Sharding:
         spread = whole.sum(axis=0) / self.rates.sum(axis=0)
         uncut = (2, 3) if self.row_splits else (0, 1, 2, 3)
         packed = [packing_bound(whole[:, i].tolist(), len(self.nodes)) / fastest[i] for i in uncut]
-        return float(max(*spread, *packed, *self._ruled_seconds()))
+        return float(max(*spread, *packed, *self._ruled_seconds(), *self._cut_seconds()))
+
+    def _cut_seconds(self) -> list[float]:
+        """Seconds that each resource needs at least, as many shards being counted as that makes necessary."""
+        share, each = (np.array(part) for part in zip(*self._demands.values(), strict=True))
+        fastest, fewest = self.rates.max(axis=0), self._fewest_shards()
+        return [
+            level_bound(share[:, i] / fastest[i], each[:, i] / fastest[i], len(self.nodes), fewest)
+            for i in range(4)
+            if np.isfinite(fastest[i])
+        ]
+
+    def _fewest_shards(self) -> Floats:
+        """(table,) Shards that the memory of the largest server makes necessary."""
+        largest = int(max(node.memory_bytes for node in self.nodes))
+        rows = [max(1, (largest - self.buffer(table)) // table.bytes_per_row) for table in self.model.tables]
+        needed = [-(-table.rows // most) for table, most in zip(self.model.tables, rows, strict=True)]
+        return np.asarray(np.minimum(np.array(needed, dtype=float), len(self.nodes)))
 
     def _ruled_seconds(self) -> list[float]:
         """Seconds that servers need at least for what is pinned to them, and the fastest one for what stays together."""
@@ -317,6 +334,34 @@ def packing_bound(sizes: list[float], bins: int) -> float:
     for k in range((len(sizes) - 1) // bins + 1 if sizes else 0):
         best = max(best, sum(largest[k * (bins - 1) : k * bins + 1]))
     return best
+
+
+def level_bound(share: Floats, each: Floats, servers: int, fewest: Floats) -> float:
+    """Least level of servers that are filled with tables, each shard of a table costing something by itself.
+
+    With a level T, table j needs at least n_j = share_j / (T - each_j) shards, rounded up; all together they need
+    sum_j (share_j + n_j each_j) <= servers T. The left side falls and the right side rises with T, so bisection finds it.
+
+    Parameters
+    ----------
+    share, each : (table,) arrays of float
+        Seconds that the shards of a table share out, and that each of them costs.
+    servers : int
+        How many there are, as fast as the fastest.
+    fewest : (table,) array of float
+        Shards of each table at least.
+    """
+    low = max(float((share + fewest * each).sum()) / servers, float((each + share / servers).max(initial=0.0)))
+    high = float((share + each).sum()) + low
+    for _ in range(50 if low > 0 else 0):
+        level = (low + high) / 2
+        spare = np.maximum(level - each, 1e-300)
+        shards = np.maximum(fewest, np.ceil(share / spare * (1 - 1e-9)))
+        if float((share + shards * each).sum()) > servers * level * (1 + 1e-12):
+            low = level
+        else:
+            high = level
+    return low
 
 
 def _rates(node: Node, costs: CostTable, *, local: bool) -> tuple[float, float, float, float]:

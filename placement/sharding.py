@@ -18,8 +18,9 @@ poured into what whole tables leave below a common level (``pouring``), whicheve
 (``table_rules``) are not cut for balance.
 
 The bound holds for every table-wise or row-wise sharding: work and memory traffic spread perfectly; what is pinned or
-kept together; for the NICs, where every shard costs as much as the whole table, the bin-packing bound over whole tables.
-Without row splits it is what the integer program proved for whole tables.
+kept together; at each level as many shards as tables then need, each with its own cost (``level_bound``); for the NICs,
+where every shard costs as much as the whole table, the bin-packing bound over whole tables. Without row splits
+it is what the integer program proved for whole tables.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ import placement.solve as inner
 run = inner._run
 def hit(*args):
     inner._run = run
-    threading.Timer(0.01, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    threading.Timer(0.001, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     return run(*args)
 inner._run = hit
 model = _model()

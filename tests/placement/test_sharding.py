@@ -6,6 +6,7 @@ import csv
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from cost_models.roofline import roofline_costs
 from placement.cuts import candidates, cut_count, fewest_cuts
 from placement.errors import DoesNotFit
 from placement.plan import Plan, Shard
-from placement.shard_state import packing_bound
+from placement.shard_state import level_bound, packing_bound
 from placement.sharding import ShardingOptions, ShardingResult, shard_tables
 from problem.expand import lookup
 from problem.graph import Graph
@@ -166,6 +167,27 @@ def test_more_room_on_a_server_never_needs_more_cuts(tables: int, servers: int) 
     cuts = [cut_count(fewest_cuts(tables, servers, room) or ()) for room in candidates(tables, servers)]
     assert cuts == sorted(cuts, reverse=True)
     assert cuts[-1] == 0
+
+
+def test_level_bound_by_hand() -> None:
+    """One table of 8 s over four servers, 1 s a shard: four shards of 3 s. With 3 s of others: (8 + 4 + 3 + 1) / 4 s."""
+    one = np.ones(1)
+    assert level_bound(8 * one, one, 4, one) == pytest.approx(3.0)
+    assert level_bound(np.array([8.0, 3.0]), np.ones(2), 4, np.ones(2)) == pytest.approx(4.0)
+    assert level_bound(np.zeros(0), np.zeros(0), 4, np.zeros(0)) == 0.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 5)), min_size=1, max_size=3), st.integers(1, 3), st.data())
+def test_level_bound_holds_for_every_sharding(drawn: list[tuple[int, int]], servers: int, data: st.DataObject) -> None:
+    """However tables are cut over servers, the fullest server is at least as full as the level bound says."""
+    share, each = (np.array(part, dtype=float) for part in zip(*drawn, strict=True))
+    load = np.zeros(servers)
+    for whole, one in drawn:
+        part = np.array([data.draw(st.integers(0, 4)) for _ in range(servers)], dtype=float)
+        part[0] += part.sum() == 0
+        load += whole * part / part.sum() + one * (part > 0)
+    assert load.max() >= level_bound(share, each, servers, np.ones(len(drawn))) * (1 - 1e-9)
 
 
 def test_packing_bound_by_hand() -> None:
