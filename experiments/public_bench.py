@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from placement.public.msr_latency import solve_latency
 from placement.public.msr_throughput import solve_contiguous, solve_throughput
 from placement.public.pipedream import solve_pipedream
 from placement.public.piper import solve_piper
@@ -132,7 +133,15 @@ def _msr(folder: Path, options: BenchOptions) -> list[Case]:
         key = f"{path.parent.name}/{path.stem}"
         published = known.get("throughput", {}).get(key, {}).get(field)
         cases.append((f"throughput {key}", published, partial(_throughput, path, options)))
+    for path in () if options.contiguous else sorted(folder.glob("latency-inputs/*/*.json")):
+        key = f"{path.parent.name}/{path.stem}"
+        published = known.get("latency", {}).get(key, {}).get("best_found")
+        cases.append((f"latency {key}", published, partial(_latency, path, options)))
     return cases
+
+
+def _latency(path: Path, options: BenchOptions) -> BenchResult:
+    return solve_latency(read_msr(path), options.seconds, options.seed, options.workers)
 
 
 def _throughput(path: Path, options: BenchOptions) -> BenchResult:

@@ -60,6 +60,15 @@ def blocks(instance: MsrInstance, graph: Hypergraph) -> Blocks:
     return Blocks(final, block_of_item, between, topological_order(final.items, between, instance.name))
 
 
+def units(instance: MsrInstance, graph: Hypergraph) -> Blocks:
+    """Return items that lie on a cycle of the contracted graph as one, with all dependencies between the results."""
+    item = graph.item_of_node
+    edges = tuple(dict.fromkeys((item[u], item[v]) for u, v in instance.edges if item[u] != item[v]))
+    unit_of_item = _components(graph.items, edges)
+    merged, between = merge(graph, unit_of_item), _between(edges, unit_of_item)
+    return Blocks(merged, unit_of_item, between, topological_order(merged.items, between, instance.name))
+
+
 def _between(edges: tuple[Edge, ...], block_of_item: tuple[int, ...]) -> tuple[Edge, ...]:
     """Return the edges between different blocks, each once."""
     ends = ((block_of_item[u], block_of_item[v]) for u, v in edges)

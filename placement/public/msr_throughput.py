@@ -1,7 +1,8 @@
 """Max load of the dnn-partitioning instances: the best split found, a bound, and the exact contiguous optimum.
 
 Knows how the time is spent. Free splits: a third at most on coarse graphs, then the bound from one accelerator, then
-neighbourhoods, and on small instances the whole program; less once value and bound meet. Contiguous splits: the exact dynamic program, however long it takes.
+neighbourhoods, and on small instances the whole program; less once value and bound meet. Contiguous splits: the exact
+dynamic program, however long it takes.
 """
 
 from __future__ import annotations

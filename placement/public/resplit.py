@@ -66,6 +66,11 @@ def resplit(part: Part, seconds: float, seed: int, workers: int) -> Split | None
     return found
 
 
+def size_step(memory_bytes: float) -> int:
+    """Return how many bytes an integer of memory stands for: one, unless sums could overflow."""
+    return max(1, int(memory_bytes) >> 40)
+
+
 class _Model:
     """The model of a part."""
 
@@ -96,9 +101,9 @@ class _Model:
             sizes = {item: float(self.graph.size_bytes[item]) for item in self.part.free}
             room = self.graph.memory_bytes - held
             if sum(sizes.values()) > room:
-                step = max(sizes.values()) / DIGITS
-                terms = [-int(-size // step) * self.on[item, device] for item, size in sizes.items()]
-                self.model.add(sum(terms) <= int(room // step))
+                step = size_step(self.graph.memory_bytes)
+                terms = [-(-int(size) // step) * self.on[item, device] for item, size in sizes.items()]
+                self.model.add(cp_model.LinearExpr.sum(terms) <= int(room) // step)
 
     def _accelerators(self) -> list[int]:
         return [d for d in self.part.devices if d < self.graph.accelerators]
