@@ -25,7 +25,7 @@ Literal = cp_model.LiteralT
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """What is free: these units may move to any device.
+    """What is free: these units may move among these devices, on which all of them are now.
 
     Parameters
     ----------
@@ -37,6 +37,8 @@ class Window:
         Where everything is now.
     free : sequence of int
         Units that may move.
+    devices : sequence of int
+        Where to; the CPUs are always among them.
     value : float
         Latency now, in milliseconds.
     """
@@ -45,6 +47,7 @@ class Window:
     graph: Hypergraph
     split: Split
     free: Sequence[int]
+    devices: Sequence[int]
     value: float
 
 
@@ -60,7 +63,7 @@ def replace_window(window: Window, seconds: float, seed: int, workers: int) -> t
         return None, False
     found = window.split.copy()
     for unit in window.free:
-        found[unit] = next(d for d in range(model.cpu + 1) if solver.boolean_value(model.on[unit, d]))
+        found[unit] = next(d for d in window.devices if solver.boolean_value(model.on[unit, d]))
     return found, status == cp_model.OPTIMAL
 
 
@@ -71,10 +74,10 @@ class _Model:
         self.window, self.instance, self.graph = window, window.instance, window.graph
         self.model, self.cpu = cp_model.CpModel(), window.instance.accelerators
         self.horizon = DIGITS + 2 * len(self.instance.ids)
-        self.on = {(i, d): self.model.new_bool_var("") for i in window.free for d in range(self.cpu + 1)}
+        self.on = {(i, d): self.model.new_bool_var("") for i in window.free for d in window.devices}
         for unit in window.free:
-            self.model.add_exactly_one(self.on[unit, d] for d in range(self.cpu + 1))
-            for device in range(self.cpu + 1):
+            self.model.add_exactly_one(self.on[unit, d] for d in window.devices)
+            for device in window.devices:
                 self.model.add_hint(self.on[unit, device], bool(window.split[unit] == device))
                 if device < self.cpu and self.graph.cpu_only[unit]:
                     self.model.add(self.on[unit, device] == 0)
@@ -101,16 +104,20 @@ class _Model:
 
     def _at(self, node: int, device: int) -> Literal:
         """Return whether a node is on a device: a variable, or what is so."""
-        unit = self.graph.item_of_node[node]
+        return self._holds(device, self.graph.item_of_node[node])
+
+    def _holds(self, device: int, unit: int) -> Literal:
         return self.on.get((unit, device), bool(self.window.split[unit] == device))
 
     def _memory(self, device: int) -> None:
-        free = set(self.window.free)
         sizes, step = self.graph.size_bytes, size_step(self.graph.memory_bytes)
-        held = sum(float(sizes[i]) for i in range(self.graph.items) if i not in free and self.window.split[i] == device)
-        terms = [-(-int(sizes[i]) // step) * self.on[i, device] for i in self.window.free if sizes[i] > 0]
+        fixed = self.window.split == device
+        fixed[list(self.window.free)] = False
+        room = int(self.graph.memory_bytes - sizes[fixed].sum()) // step
+        inside = [unit for unit in self.window.free if (unit, device) in self.on and sizes[unit] > 0]
+        terms = [-(-int(sizes[unit]) // step) * self.on[unit, device] for unit in inside]
         if terms:
-            self.model.add(cp_model.LinearExpr.sum(terms) <= max(int(self.graph.memory_bytes - held) // step, 0))
+            self.model.add(cp_model.LinearExpr.sum(terms) <= room)
 
     def _call(self, device: int) -> None:
         """A call lasts as long as its nodes and the outputs that cross its border."""
@@ -132,7 +139,7 @@ class _Model:
         if not self._consumers[node] or self._output(node) <= 0:
             return False
         pins = dict.fromkeys(self.graph.item_of_node[other] for other in (node, *self._consumers[node]))
-        literals = [self.on.get((unit, device), bool(self.window.split[unit] == device)) for unit in pins]
+        literals = [self._holds(device, unit) for unit in pins]
         fixed = {literal for literal in literals if isinstance(literal, bool)}
         free = [literal for literal in literals if not isinstance(literal, bool)]
         if len(fixed) == 2 or not free or len(literals) == 1:

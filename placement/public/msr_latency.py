@@ -148,11 +148,11 @@ class _Search:
             order = near_order(self.graph, self.units.edges, self.random, noise)
             self._offer(intervals(self.graph, order))
         while not self.proven and (left := self.began + self.seconds - time.monotonic()) > 0.05:
-            free = self._window(min(int(self.size), self.graph.items))
+            free, devices = self._window(min(int(self.size), self.graph.items))
             began, limit = time.monotonic(), min(WINDOW_SECONDS, left)
             if len(free) == self.graph.items:
                 limit = left
-            window = Window(self.instance, self.graph, self.best, free, self.value)
+            window = Window(self.instance, self.graph, self.best, free, devices, self.value)
             found, optimal = replace_window(window, limit, int(self.random.integers(2**31)), self.workers)
             if found is not None:
                 self._offer(found)
@@ -160,8 +160,28 @@ class _Search:
             factor = 1.2 if time.monotonic() - began < limit / 2 else 0.9
             self.size = max(self.size * factor, FEWEST)
 
-    def _window(self, most: int) -> list[int]:
-        """Return units near each other: a stretch of the order, or a ball in the graph."""
+    def _window(self, most: int) -> tuple[list[int], list[int]]:
+        """Return units near each other and devices: theirs, the CPUs, and one that is idle; all if all are free."""
+        cpu = self.graph.accelerators
+        free = self._devices_of(most) if self.random.random() < 0.4 else self._near(most)
+        if len(free) == self.graph.items:
+            return free, list(range(cpu + 1))
+        used = {cpu, *self.best[free].tolist()}
+        idle = [d for d in range(cpu) if not (self.best == d).any()]
+        return free, sorted({*used, *idle[:1]})
+
+    def _devices_of(self, most: int) -> list[int]:
+        """Return units of two accelerators, one of which feeds the other, and of CPUs beside them."""
+        first = int(self.random.integers(self.graph.items))
+        beside = [unit for unit in self.graph.neighbours[first] if self.best[unit] != self.best[first]]
+        second = int(self.random.choice(beside)) if beside else first
+        homes = {int(self.best[first]), int(self.best[second]), self.graph.accelerators}
+        free = np.flatnonzero(np.isin(self.best, sorted(homes)))
+        most = 2 * most
+        return np.sort(self.random.choice(free, most, replace=False)).tolist() if len(free) > most else free.tolist()
+
+    def _near(self, most: int) -> list[int]:
+        """Return a stretch of the order, or a ball in the graph."""
         if self.random.random() < 0.5:
             first = int(self.random.integers(0, self.graph.items - most + 1))
             return sorted(self.units.order[first : first + most])

@@ -72,7 +72,8 @@ def test_a_window_of_everything_is_the_whole_problem():
         instance = random_instance(seed)
         graph = units(instance, contract(instance)).graph
         start = np.full(graph.items, instance.accelerators, dtype=np.int64)
-        window = Window(instance, graph, start, range(graph.items), latency(instance, graph.of_nodes(start)))
+        value = latency(instance, graph.of_nodes(start))
+        window = Window(instance, graph, start, range(graph.items), range(instance.accelerators + 1), value)
         split, optimal = replace_window(window, 10.0, 0, 1)
         assert optimal
         assert latency(instance, graph.of_nodes(split)) == pytest.approx(exhaustive(instance))
