@@ -99,8 +99,16 @@ def _numbers(doc: Any, loc: tuple[int | str, ...]) -> Iterator[tuple[tuple[int |
 
 
 def write_json(doc: Mapping[str, Any], path: str | Path) -> None:
-    """Write a JSON object so that the file is never half there: into a neighbour, which then takes the name."""
+    """Write a JSON object so that the file is never half there: into a neighbour, which then takes the name.
+
+    Raises
+    ------
+    BadInput
+        If the folder that the file is to be in does not exist.
+    """
     target = Path(path)
+    if not target.parent.is_dir():
+        raise BadInput(path, "folder", str(target.parent), "an existing folder to write into")
     with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
         partial = Path(file.name)
         try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cost_models.checked_json import write_json
 from cost_models.costs import CostTable, MessageCost, OpCost, PhaseCost, TableCost
 from cost_models.costs_json import costs_from_json, costs_to_json
 from cost_models.roofline import roofline_costs
@@ -66,3 +67,9 @@ def test_missing_fields_are_named() -> None:
     del doc["ops"]
     with pytest.raises(BadInput, match=r"costs: ops = '\(missing\)'"):
         costs_from_json(doc)
+
+
+def test_a_folder_that_is_not_there_is_named() -> None:
+    """Writing into a folder that does not exist is refused, naming it."""
+    with pytest.raises(BadInput, match="an existing folder"):
+        write_json({}, "no-such-folder/costs.json")
