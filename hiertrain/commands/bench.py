@@ -31,11 +31,14 @@ def command(
 
     options = BenchOptions(time_limit, contiguous, only, seed, workers)
     rows: list[Row] = []
-    with progress(f"bench {suite}") as news:
-        for row in bench(suite, folder, options):
-            rows.append(row)
-            news(f"{row.instance}: {row.value:.6g}")
-    emit(as_json, {"rows": [row.as_dict() for row in rows]}, lambda: _text(rows))
+    try:
+        with progress(f"bench {suite}") as news:
+            for row in bench(suite, folder, options):
+                rows.append(row)
+                news(f"{row.instance}: {row.value:.6g}")
+    finally:  # also what was finished before Ctrl-C
+        if rows:
+            emit(as_json, {"rows": [row.as_dict() for row in rows]}, lambda: _text(rows))
 
 
 def _text(rows: list[Row]) -> str:

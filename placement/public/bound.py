@@ -31,6 +31,9 @@ MIP_GAP = 1e-5
 SAFETY = 1e-7
 """Relative; HiGHS keeps rows to 1e-6 of their scale, which is one here."""
 
+PRICE_STEPS = 1e6
+"""Whole numbers that prices sum to, about."""
+
 STEPS = (0.1, 0.3, 1.0)
 """How far new prices go from the best ones to those that the known sets ask for: the latter alone jump about."""
 
@@ -88,12 +91,14 @@ class Bound:
 
     def _price(self, prices: Floats, seconds: float) -> None:
         """Solve the program of one accelerator at these prices."""
+        prices = np.round(prices / prices.sum() * PRICE_STEPS)  # whole numbers keep the program well scaled
         threshold = (prices.sum() - self.graph.cpus * self._knapsack(prices)) / self.graph.accelerators
         if threshold <= 0:
             return
         program = _single(self.graph, prices / threshold)
         outcome = solve(program, seconds, gap=MIP_GAP)
-        self.value = max(self.value, min(outcome.bound * (1 - SAFETY), self.upper))
+        if outcome.bound > 0:
+            self.value = max(self.value, min(outcome.bound * (1 - SAFETY), self.upper))
         if outcome.solution is not None:
             self._add(outcome.solution[: self.graph.items] > 0.5)
 

@@ -1,20 +1,34 @@
-"""Mixed-integer programs through HiGHS, with a start that is never lost and the bound that was proven.
+"""Mixed-integer programs through HiGHS, with a start that is never lost, the bound that was proven, and a real time limit.
 
-Knows how rows and columns become HiGHS's arrays. The incumbent comes back even when the time limit strikes, which the
-OR-tools wrapper of HiGHS (9.15) does not do.
+Knows how rows and columns become HiGHS's arrays, and what HiGHS gets wrong. The incumbent comes back even when the time
+limit strikes (the OR-tools 9.15 wrapper loses it). HiGHS 1.16 was seen to spin for ever, deaf to its limit, on a program
+of 250 columns; so it runs in a process of its own, which is ended when it is overdue. The process is started once, kept,
+and speaks pickled pairs of a program and options over pipes; it also keeps what HiGHS prints out of our output.
 """
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import os
-from collections.abc import Iterator, Mapping
+import pickle
+import select
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import IO, Any
 
 import highspy
 import numpy as np
 
 from placement.public.hypergraph import Floats
+
+GRACE_SECONDS = 1.0
+"""How long beyond a tenth more than its limit HiGHS may take to come back."""
+
+START_SECONDS = 60.0
+"""How long the process may take to come up, on a busy machine."""
 
 
 @dataclass
@@ -47,11 +61,93 @@ class Outcome:
 
 
 def solve(program: Program, seconds: float, gap: float = 1e-6, start: Floats | None = None, seed: int = 0) -> Outcome:
-    """Solve within a time limit; stops at a relative gap."""
-    with _without_banner():
-        highs = highspy.Highs()  # type: ignore[no-untyped-call]
-    options = {"output_flag": False, "time_limit": max(seconds, 0.01), "mip_rel_gap": gap, "random_seed": seed}
-    for name, value in {**options, "mip_abs_gap": 1e-9, "threads": 1}.items():
+    """Solve within a time limit; stops at a relative gap. No solution and no bound (-inf) if HiGHS had to be ended."""
+    options = {"time_limit": max(seconds, 0.01), "mip_rel_gap": gap, "random_seed": seed}
+    return _WORKER.ask((program, options, start), 1.1 * seconds + GRACE_SECONDS)
+
+
+class _Worker:
+    """The process that runs HiGHS, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, request: object, seconds: float) -> Outcome:
+        """Return the answer, or nothing known when it is overdue."""
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            _send(process.stdin, request)
+            if select.select([process.stdout], [], [], seconds)[0]:
+                answer = _receive(process.stdout)
+                assert isinstance(answer, Outcome)
+                return answer
+        except (BrokenPipeError, EOFError):  # HiGHS took the process down
+            pass
+        except BaseException:  # interrupted: the answer of this request must not be taken for that of the next
+            self.end()
+            raise
+        self.end()
+        return Outcome(None, -np.inf)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109 - as the interpreter reads it
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C is ours to handle
+        )
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], START_SECONDS)[0]:
+            self.end()
+            raise TimeoutError(f"the process that runs HiGHS did not come up in {START_SECONDS:.0f} s")
+        _receive(self._process.stdout)
+        return self._process
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def _send(stream: IO[bytes], message: object) -> None:
+    data = pickle.dumps(message)
+    stream.write(struct.pack("<Q", len(data)) + data)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes]) -> object:
+    head = stream.read(8)
+    if len(head) < 8:
+        raise EOFError
+    return pickle.loads(stream.read(struct.unpack("<Q", head)[0]))
+
+
+_WORKER = _Worker()
+atexit.register(_WORKER.end)
+
+
+def serve() -> None:
+    """Answer requests from stdin until it ends: what the process runs. HiGHS's own lines go to stderr's place, nowhere."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    _send(answers, "ready")
+    while True:
+        try:
+            request: Any = _receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        _send(answers, _run(*request))
+
+
+def _run(program: Program, options: Mapping[str, float], start: Floats | None) -> Outcome:
+    highs = highspy.Highs()  # type: ignore[no-untyped-call]
+    for name, value in {"output_flag": False, "mip_abs_gap": 1e-9, "threads": 1, **options}.items():
         highs.setOptionValue(name, value)
     highs.passModel(_lp(program))
     if start is not None:
@@ -65,19 +161,6 @@ def solve(program: Program, seconds: float, gap: float = 1e-6, start: Floats | N
     if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
         return Outcome(None, np.inf)
     return Outcome(values, float(info.mip_dual_bound))
-
-
-@contextlib.contextmanager
-def _without_banner() -> Iterator[None]:
-    """Keep the line that HiGHS prints when the first solver of a process is made out of our output."""
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def _lp(program: Program) -> highspy.HighsLp:
@@ -94,3 +177,10 @@ def _lp(program: Program) -> highspy.HighsLp:
     lp.a_matrix_.index_ = np.array([column for _, terms, _ in program.rows for column in terms])
     lp.a_matrix_.value_ = np.array([value for _, terms, _ in program.rows for value in terms.values()])
     return lp
+
+
+if __name__ == "__main__":
+    # The classes must be those of the parent, not of __main__, on both sides of the pipe.
+    from placement.public.mip import serve as serve_as_module
+
+    serve_as_module()
