@@ -64,6 +64,8 @@ class Bound:
     def __post_init__(self) -> None:
         self.upper = float(self.graph.loads(self.split).max())
         self.value = max(self.value, self._without_cuts())
+        self._best = self._next = self.graph.accelerator_ms / self.graph.accelerator_ms.sum()
+        self._steps = itertools.cycle(STEPS)
         for device in range(self.graph.accelerators):
             self._add(self.split == device)
 
@@ -77,17 +79,15 @@ class Bound:
             self.pool.append((set_load(self.graph, members), members))
 
     def improve(self, seconds: float) -> None:
-        """Raise the bound until time is up or prices do not get better."""
+        """Raise the bound until time is up or it meets ``upper``; may be called again."""
         until = time.monotonic() + seconds
-        best = prices = self.graph.accelerator_ms / self.graph.accelerator_ms.sum()
-        for step in itertools.cycle(STEPS):
-            left = until - time.monotonic()
-            if left < 0.05 or self.value >= self.upper * (1 - 1e-6):
-                return
+        while (left := until - time.monotonic()) > 0.05 and self.value < self.upper * (1 - 1e-6):
             before = self.value
-            self._price(prices, left)
-            best = prices if self.value > before * (1 + 1e-6) else best
-            prices = step * self._prices() + (1 - step) * best
+            self._price(self._next, left)
+            if self.value > before * (1 + 1e-6):
+                self._best = self._next
+            step = next(self._steps)
+            self._next = step * self._prices() + (1 - step) * self._best
 
     def _price(self, prices: Floats, seconds: float) -> None:
         """Solve the program of one accelerator at these prices."""
