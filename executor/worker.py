@@ -8,6 +8,7 @@ from executor.errors import PeerGone
 from executor.exchange import Endpoint, answer_exchange
 from executor.interpreter import Context, Interpreter
 from placement.plan import Plan
+from programs.instructions import SyncStep
 from programs.workers import Worker
 
 
@@ -92,7 +93,7 @@ def _serve_exchanges(end: Endpoint, context: Context) -> None:
 def _exchanged(end: Endpoint, client: str) -> tuple[str, ...]:
     """Operators whose centre this server holds and the client exchanges."""
     program = next(worker.program for worker in end.wiring.workers if worker.name == client)
-    return next(i.exchange[end.worker.rank] for i in program if hasattr(i, "exchange"))
+    return next(i.exchange[end.worker.rank] for i in program if isinstance(i, SyncStep))
 
 
 def session_number(plan: Plan, worker: Worker) -> int:
