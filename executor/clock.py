@@ -59,15 +59,23 @@ class Clock:
 
     def lap(self) -> None:
         """Bring the clock up to date: book the CPU time since the last call."""
+        self.pause()
+        if self.kind is ClockKind.WALL:
+            self.now = self.wall
+        elif self.kind is ClockKind.PACED:
+            self._pace()
+
+    def pause(self) -> None:
+        """Book the CPU time since the last call: what comes now is waiting that may use CPU (:meth:`resume`)."""
         mark = time.thread_time()
         spent, self._mark = mark - self._mark, mark
         self.used += spent
         if self.kind is ClockKind.CPU:
             self.now += spent
-        elif self.kind is ClockKind.WALL:
-            self.now = self.wall
-        else:
-            self._pace()
+
+    def resume(self) -> None:
+        """Go on after a pause: CPU time since then is nobody's."""
+        self._mark = time.thread_time()
 
     def meet(self, other: float) -> None:
         """Take in a message: whoever receives it is not earlier than the message."""

@@ -15,7 +15,7 @@ from executor.arrays import Floats
 from executor.clock import Clock
 from executor.parameters import Parameters
 from executor.state import Record
-from executor.transport import Channel
+from executor.transport import Line
 from executor.wiring import Label, Wiring, copies_at, node_of
 from problem.graph import FLOAT_BYTES
 from programs.collectives import slices
@@ -44,7 +44,7 @@ class Endpoint:
     clock: Clock
     record: Record
 
-    def channel(self, label: Label) -> Channel:
+    def channel(self, label: Label) -> Line:
         """Channel by label."""
         return self.wiring.channels[label]
 

@@ -7,7 +7,7 @@ plans with one group, one rank and one thread; programs run in turn, each until 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,11 @@ from executor.exchange import Endpoint
 from executor.interpreter import Context, Interpreter
 from executor.pool import read_ahead
 from executor.state import JobState, Record, allocate_state
-from executor.transport import Layout, Progress, copy_into
-from executor.wiring import Label, Wiring, message_layout
+from executor.transport import Bell, Inbox, Layout, Link, Progress, copy_into
+from executor.wiring import Label, wire
 from placement.errors import InvalidPlan
 from placement.plan import Plan
-from programs.instructions import Recv, Send
+from programs.instructions import Recv
 from programs.transform import transform
 from programs.verify import verify
 from programs.workers import workers
@@ -36,7 +36,7 @@ class Buffer:
         self._arrays: list[Any] = [np.zeros(shape, dtype) for shape, dtype in layout]
         self.full = False
 
-    def send(self, arrays: Sequence[Any], clock: Clock, progress: Progress) -> None:
+    def send(self, arrays: Iterable[Any], clock: Clock, progress: Progress) -> None:
         """Copy arrays into the buffer."""
         del clock, progress
         for target, array in zip(self._arrays, arrays, strict=True):
@@ -48,6 +48,29 @@ class Buffer:
         del clock, progress
         self.full = False
         return self._arrays
+
+
+class Buffers:
+    """The transport inside one process; a plan of one session needs no more of it than channels."""
+
+    def channel(self, source: str, target: str, layout: Layout, link: Link) -> Buffer:
+        """Return a one-way channel."""
+        del source, target, link
+        return Buffer(layout)
+
+    def bell(self, source: str, target: str) -> Bell:
+        """Refuse: nobody exchanges parameters."""
+        raise InvalidPlan(f"a loop-back run has no bell from {source} to {target}")
+
+    def inbox(self, channels: Sequence[Any]) -> Inbox:
+        """Refuse: nobody exchanges parameters."""
+        raise InvalidPlan(f"a loop-back run has no inbox of {len(channels)} channels")
+
+    def poke(self) -> None:
+        """Messages are there at once."""
+
+    def leave(self, channels: Iterable[Any]) -> None:
+        """Nothing is under way."""
 
 
 class Loopback:
@@ -77,11 +100,8 @@ class Loopback:
         self.state: JobState = allocate_state(plan)
         self.state.initialise(plan.seed)
         self.workers = workers(job)
-        self._channels: dict[Label, Any] = {}
-        for worker in self.workers:
-            for send in (i for i in worker.program if isinstance(i, Send)):
-                self._channels["session", 0, 0, 0, send.channel] = Buffer(message_layout(job, send))
-        wiring = Wiring(job, self.workers, self._channels)
+        wiring = wire(job, Buffers())
+        self._channels: Mapping[Label, Any] = wiring.channels
         self.records = {worker.name: Record(worker, range(steps)) for worker in self.workers}
         context = Context(plan, self.state, lambda step: self.pool.take(0, step))
         self._interpreters = [

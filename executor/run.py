@@ -32,7 +32,7 @@ from executor.parameters import Parameters, TableRows, check_supported
 from executor.pool import BatchPool, read_ahead
 from executor.state import JobState, Record, allocate_state, gather
 from executor.supervisor import supervise
-from executor.transport import keep_only
+from executor.transport import SharedMemory, keep_only
 from executor.wiring import Wiring, wire
 from executor.worker import run_worker, session_number, sessions, turns_of
 from placement.plan import Plan
@@ -252,8 +252,9 @@ def _save(job: _Job, step: int) -> None:
 
 def _run_segment(job: _Job, steps: range) -> None:
     """Fork the workers and wait until they have done some steps."""
-    wiring, options, records = wire(job.programs), job.options, job.records
-    task = functools.partial(_work, job, wiring, steps, _clock_start(job, steps))
+    transport, options, records = SharedMemory(), job.options, job.records
+    wiring = wire(job.programs, transport)
+    task = functools.partial(_work, job, wiring, transport, steps, _clock_start(job, steps))
     ranks = [records[worker.name] for worker in wiring.workers if worker.role == "rank"]
 
     def watch() -> None:
@@ -264,7 +265,7 @@ def _run_segment(job: _Job, steps: range) -> None:
     supervise(
         tasks,
         records,
-        started=wiring.close,
+        started=transport.close,
         hang_seconds=options.hang_seconds,
         watch=watch,
         idle_seconds=max(0.0, job.epoch - time.perf_counter()),
@@ -278,9 +279,9 @@ def _clock_start(job: _Job, steps: range) -> float:
     return max(latest, time.perf_counter() - job.epoch) if paced else latest
 
 
-def _work(job: _Job, wiring: Wiring, steps: range, clock_start: float, worker: Worker) -> None:
+def _work(job: _Job, wiring: Wiring, transport: SharedMemory, steps: range, clock_start: float, worker: Worker) -> None:
     """Body of a worker's process."""
-    keep_only(*wiring.descriptors(worker.name))
+    keep_only(*transport.descriptors(worker.name))
     plan, options = job.plan, job.options
     session = session_number(plan, worker)
     durations = options.durations.get(worker.name, ()) if options.durations is not None else ()

@@ -1,24 +1,27 @@
 """What the workers of a job share: parameters by node, table rows by server, the centre, progress and records.
 
-Everything lives in anonymous shared memory that is allocated before the fork, so that every worker of a machine sees the
-same copy and nothing is left behind. Which worker may touch what follows from the programs; there is no locking (Hogwild).
+By default everything lives in anonymous shared memory that is allocated before the fork, so that every worker of a machine
+sees the same copy and nothing is left behind. Which worker may touch what follows from the programs; there is no locking
+(Hogwild).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from executor.arrays import Floats
+from executor.arrays import BufferFactory, Floats
 from executor.codecs.dct import forget
+from executor.homes import Home, node_home, server_home, sync_home
 from executor.parameters import Parameters, TableRows, allocate_rows
 from executor.transport import shared_array
 from placement.codecs import ALL_REDUCE, parse_codec
 from placement.plan import Plan
 from problem.model import Model
+from programs.transform import sync_server_of
 from programs.workers import Worker
 
 #: Columns of the record of an instruction: start, end (on the run's clock), CPU seconds used.
@@ -70,8 +73,15 @@ class JobState:
                 forget(memory)
 
 
-def allocate_state(plan: Plan) -> JobState:
-    """Return zeroed shared memory for all parameters of a plan.
+def allocate_state(plan: Plan, memory: Callable[[Home], BufferFactory] = lambda home: shared_buffer) -> JobState:
+    """Return zeroed memory for all parameters of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    memory : callable
+        Gives the factory of the buffers of a machine; by default memory that forked processes share.
 
     Raises
     ------
@@ -79,24 +89,56 @@ def allocate_state(plan: Plan) -> JobState:
         The executor has no kernel for an operator, or no update for an optimizer.
     """
     dense = {
-        (group, node): Parameters(plan.model, shared_buffer, held_operators(plan, node))
+        (group, node): Parameters(plan.model, memory(node_home(group, node)), held_operators(plan, node))
         for group in range(len(plan.groups))
         for node in range(plan.group_size)
     }
     rows = tuple(
-        allocate_rows(plan.model.table[s.table], s.row_begin, s.row_end, shared_buffer) if s.rows else None
+        allocate_rows(plan.model.table[s.table], s.row_begin, s.row_end, memory(server_home(s.server)))
+        if s.rows
+        else None
         for s in plan.shards
     )
-    centre = Parameters(plan.model, shared_buffer) if len(plan.groups) > 1 else None
-    return JobState(dense, rows, centre, _allocate_feedback(plan))
+    return JobState(dense, rows, _allocate_centre(plan, memory), _allocate_feedback(plan, memory))
 
 
-def _allocate_feedback(plan: Plan) -> dict[tuple[int, int], dict[str, Floats]]:
+def _allocate_centre(plan: Plan, memory: Callable[[Home], BufferFactory]) -> Parameters | None:
+    if len(plan.groups) == 1:
+        return None
+    homes = {name: sync_home(server) for name, server in sync_server_of(plan).items()}
+    return Parameters(plan.model, lambda name, size: memory(homes[name.removesuffix(".state")])(name, size))
+
+
+def _allocate_feedback(plan: Plan, memory: Callable[[Home], BufferFactory]) -> dict[tuple[int, int], dict[str, Floats]]:
     codec = plan.codec(ALL_REDUCE)
     if plan.ranks == 1 or not codec or not parse_codec(codec).every:
         return {}
     graph, ranks = plan.model.graph, [(g, r) for g in range(len(plan.groups)) for r in range(plan.ranks)]
-    return {key: {op: shared_buffer(f"{op}.feedback", graph[op].parameters + 1) for op in plan.dp_ops} for key in ranks}
+    return {
+        key: {op: memory(node_home(*key))(f"{op}.feedback", graph[op].parameters + 1) for op in plan.dp_ops}
+        for key in ranks
+    }
+
+
+def pieces(plan: Plan, state: JobState) -> Iterator[tuple[Home, Floats]]:
+    """Yield every buffer of a job with the machine that holds it, in an order that depends on the plan alone."""
+    for (group, node), held in state.dense.items():
+        yield from ((node_home(group, node), flat) for flat in _buffers(held))
+    for shard, rows in zip(plan.shards, state.rows, strict=True):
+        if rows is not None:
+            yield server_home(shard.server), rows.rows.reshape(-1)
+            yield server_home(shard.server), rows.state.reshape(-1)
+    if state.centre is not None:
+        for name, server in sync_server_of(plan).items():
+            yield from ((sync_home(server), flat) for flat in (state.centre.flat(name), state.centre.state(name)))
+    for key, memories in state.feedback.items():
+        yield from ((node_home(*key), memory) for memory in memories.values())
+
+
+def _buffers(held: Parameters) -> Iterator[Floats]:
+    for name in held.operators:
+        yield held.flat(name)
+        yield held.state(name)
 
 
 def held_operators(plan: Plan, node: int) -> tuple[str, ...]:

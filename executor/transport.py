@@ -1,5 +1,7 @@
 """Messages between the workers of one host: shared memory for the bytes, pipes for the news.
 
+What every transport offers is said here too (:class:`Transport`); the one between hosts is in ``executor.mpi``.
+
 A :class:`Channel` goes one way between two processes. It is a ring of two slots in an anonymous shared mapping made before
 the fork: it has no name, so nothing can be left behind. A message's arrival is told through a pipe, eight bytes that carry
 the sender's clock; a second pipe carries the slots back. A dead peer shows as the end of a pipe, provided that every other
@@ -15,8 +17,10 @@ import contextlib
 import mmap
 import os
 import resource
+import select
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +42,71 @@ class Progress(Protocol):
 
     def waiting(self, yes: bool) -> None:
         """Note whether the worker waits for a peer."""
+
+
+class Line(Protocol):
+    """A one-way channel: what a worker does with it, whatever the transport."""
+
+    def send(self, arrays: Iterable[Array], clock: Clock, progress: Progress) -> None:
+        """Copy arrays into a message and send it."""
+
+    def receive(self, clock: Clock, progress: Progress) -> list[Any]:
+        """Wait for the next message and return its arrays, valid until the next call."""
+
+
+class Bell(Protocol):
+    """Carries clocks one way, to wake a worker; the sender never waits."""
+
+    def put(self, clock: float) -> None:
+        """Send a clock."""
+
+    def get(self, progress: Progress) -> float:
+        """Wait for a clock."""
+
+
+class Inbox(Protocol):
+    """Several channels that one worker receives from, in the order of arrival."""
+
+    def wait(self, progress: Progress) -> list[int]:
+        """Wait until some channels have a message or have ended; returns their positions."""
+
+    def drop(self, position: int) -> None:
+        """Take no more notice of a channel."""
+
+
+class Transport(Protocol):
+    """Makes the channels of a job. Every process of the job asks for all of them, in the same order."""
+
+    def channel(self, source: str, target: str, layout: Layout, link: Link) -> Line:
+        """Return a one-way channel between two workers."""
+
+    def bell(self, source: str, target: str) -> Bell:
+        """Return a bell that one worker rings at another."""
+
+    def inbox(self, channels: Sequence[Any]) -> Inbox:
+        """Return an inbox for channels of this transport."""
+
+    def poke(self) -> None:
+        """Called between two instructions: lets messages move that need a hand."""
+
+    def leave(self, channels: Iterable[Any]) -> None:
+        """Called when a worker has ended: ends its channels to inboxes, and waits for all that is under way."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """The network that a channel pretends to cross.
+
+    Parameters
+    ----------
+    seconds : float
+        Time that it adds between the sender's clock and the arrival of a full message.
+    seconds_per_byte : float
+        How much less it adds for each byte that a message is shorter: arrays of bytes may be, up to the layout's size.
+    """
+
+    seconds: float = 0.0
+    seconds_per_byte: float = 0.0
 
 
 def shared_array(shape: tuple[int, ...], dtype: type[np.generic]) -> npt.NDArray[Any]:
@@ -86,17 +155,12 @@ class Channel:
         Names of the workers.
     layout : Layout
         Arrays of every message of the channel.
-    link_seconds : float
-        Time that an emulated network adds between the sender's clock and the arrival of a full message.
-    seconds_per_byte : float
-        How much less it adds for each byte that a message is shorter: arrays of bytes may be, up to the layout's size.
+    link : Link
+        The network that it pretends to cross.
     """
 
-    def __init__(
-        self, source: str, target: str, layout: Layout, link_seconds: float = 0.0, seconds_per_byte: float = 0.0
-    ) -> None:
-        self.source, self.target, self.link_seconds = source, target, link_seconds
-        self._seconds_per_byte = seconds_per_byte
+    def __init__(self, source: str, target: str, layout: Layout, link: Link = Link()) -> None:
+        self.source, self.target, self.link = source, target, link
         self._bell, self._credit = Pipe(), Pipe()
         self._slots = [[shared_array(shape, dtype) for shape, dtype in layout] for _ in range(SLOTS)]
         self._sent = self._received = self._unacknowledged = 0
@@ -121,7 +185,7 @@ class Channel:
             copy_into(target, array) for target, array in zip(self._slots[self._sent % SLOTS], arrays, strict=True)
         )
         clock.lap()
-        self._bell.put(clock.now + self.link_seconds - unused * self._seconds_per_byte)
+        self._bell.put(clock.now + self.link.seconds - unused * self.link.seconds_per_byte)
         self._sent += 1
         self._unacknowledged += 1
 
@@ -158,6 +222,79 @@ class Channel:
             used |= {self._bell.read_end, self._credit.write_end}
         pipes = (self._bell, self._credit)
         return used, {end for pipe in pipes for end in (pipe.read_end, pipe.write_end)}
+
+
+class PipeInbox:
+    """Inbox of channels of one host.
+
+    Parameters
+    ----------
+    channels : sequence of Channel
+        What to receive from.
+    """
+
+    def __init__(self, channels: Sequence[Channel]) -> None:
+        self._descriptors = [channel.bell_fd for channel in channels]
+        self._poll = select.poll()
+        for descriptor in self._descriptors:
+            self._poll.register(descriptor, select.POLLIN)
+
+    def wait(self, progress: Progress) -> list[int]:
+        """Wait until some channels have a message or have ended; returns their positions."""
+        progress.waiting(True)
+        events = self._poll.poll()
+        progress.waiting(False)
+        return [self._descriptors.index(descriptor) for descriptor, _ in events]
+
+    def drop(self, position: int) -> None:
+        """Take no more notice of a channel."""
+        self._poll.unregister(self._descriptors[position])
+
+
+class SharedMemory:
+    """The transport of one host: everything is made before the fork, each process closes what is not its own."""
+
+    def __init__(self) -> None:
+        raise_file_limit()
+        self._channels: list[Channel] = []
+        self._bells: list[tuple[str, str, Pipe]] = []
+
+    def channel(self, source: str, target: str, layout: Layout, link: Link) -> Channel:
+        """Return a one-way channel between two workers."""
+        self._channels.append(Channel(source, target, layout, link))
+        return self._channels[-1]
+
+    def bell(self, source: str, target: str) -> Pipe:
+        """Return a pipe that one worker wakes another with."""
+        self._bells.append((source, target, Pipe()))
+        return self._bells[-1][2]
+
+    def inbox(self, channels: Sequence[Channel]) -> PipeInbox:
+        """Return an inbox for some channels."""
+        return PipeInbox(channels)
+
+    def poke(self) -> None:
+        """Nothing needs a hand: the kernel moves what is in a pipe."""
+
+    def leave(self, channels: Iterable[Channel]) -> None:
+        """Nothing to do: the end of a process closes its pipes."""
+
+    def descriptors(self, worker: str) -> tuple[set[int], set[int]]:
+        """File descriptors that a worker uses, and all there are."""
+        used, everything = set[int](), set[int]()
+        for channel in self._channels:
+            mine, both = channel.ends(worker)
+            used |= mine
+            everything |= both
+        for source, target, pipe in self._bells:
+            everything |= {pipe.read_end, pipe.write_end}
+            used |= {pipe.write_end} if worker == source else set()
+            used |= {pipe.read_end} if worker == target else set()
+        return used, everything
+
+    def close(self) -> None:
+        """Close every end in this process; the supervisor does so once the workers run."""
+        keep_only(set(), self.descriptors("")[1])
 
 
 def raise_file_limit() -> None:

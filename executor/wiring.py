@@ -1,7 +1,7 @@
-"""Who is connected with whom: every channel of a job, made before the fork.
+"""Who is connected with whom: every channel of a job.
 
-Derived from the programs alone. A channel is found by a label; its two ends are worker names, so that each process can close
-what is not its own. Knows nothing of what the messages mean.
+Derived from the programs alone, in a fixed order, and made by whatever transport the job uses. A channel is found by a
+label; its two ends are worker names. Knows nothing of what the messages mean.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from executor.coded import coded_layouts, room
-from executor.transport import Channel, Layout, Pipe, keep_only, raise_file_limit
+from executor.transport import Bell, Layout, Line, Link, Transport
 from placement.plan import Plan
 from problem.cluster import Node
 from problem.graph import FLOAT_BYTES
@@ -23,6 +23,8 @@ from programs.verify import tensor_bytes
 from programs.workers import Worker, workers
 
 Label = tuple[str | int, ...]
+#: Sender, receiver and messages of a channel.
+Ends = tuple[Worker, Worker, Layout]
 
 
 @dataclass
@@ -35,49 +37,32 @@ class Wiring:
         The programs.
     workers : tuple of Worker
         Its workers.
-    channels : dict of label to Channel
+    transport : Transport
+        What made the channels.
+    channels : dict of label to Line
         Labels: ``("session", group, rank, thread, channel)``; ``("scatter" | "gather", group, thread, from, to)`` of an
         all-reduce; ``("arrive" | "turn" | "go", group, place, rank)`` of an ordered update; ``("push" | "pull", client,
         server)`` and ``("follow", group, node)`` of an exchange.
-    triggers : dict of shadow worker to Pipe
-        Starts the exchanges of a shadow worker; written by thread 0 of the group's rank 0.
+    triggers : dict of shadow worker to Bell
+        Starts the exchanges of a shadow worker; rung by thread 0 of the group's rank 0.
     """
 
     job: JobPrograms
     workers: tuple[Worker, ...]
-    channels: dict[Label, Channel] = field(default_factory=dict)
-    triggers: dict[str, Pipe] = field(default_factory=dict)
-
-    def close(self) -> None:
-        """Close every end in this process; the supervisor does so once the workers run."""
-        keep_only(set(), self.descriptors("")[1])
-
-    def descriptors(self, worker: str) -> tuple[set[int], set[int]]:
-        """File descriptors that a worker uses, and all there are."""
-        used, everything = set[int](), set[int]()
-        for channel in self.channels.values():
-            mine, both = channel.ends(worker)
-            used |= mine
-            everything |= both
-        for shadow, pipe in self.triggers.items():
-            everything |= {pipe.read_end, pipe.write_end}
-            if worker == shadow:
-                used.add(pipe.read_end)
-            elif worker == _trigger_source(shadow):
-                used.add(pipe.write_end)
-        return used, everything
+    transport: Transport
+    channels: dict[Label, Line] = field(default_factory=dict)
+    triggers: dict[str, Bell] = field(default_factory=dict)
 
 
-def wire(job: JobPrograms) -> Wiring:
+def wire(job: JobPrograms, transport: Transport) -> Wiring:
     """Make all channels of a job."""
-    raise_file_limit()
     found = workers(job)
-    wiring = Wiring(job, found)
+    wiring = Wiring(job, found, transport)
     for worker in found:
-        for label, channel in _channels_of(job, worker, found):
-            wiring.channels[label] = channel
+        for label, (source, target, layout) in _channels_of(job, worker, found):
+            wiring.channels[label] = transport.channel(source.name, target.name, layout, _link(source, target, layout))
         if worker.role == "shadow":
-            wiring.triggers[worker.name] = Pipe()
+            wiring.triggers[worker.name] = transport.bell(_trigger_source(worker.name), worker.name)
     return wiring
 
 
@@ -93,20 +78,20 @@ def link_seconds(source: Node, target: Node, size: int) -> float:
     return max(source.latency_seconds, target.latency_seconds) + size / rate
 
 
-def _connect(source: Worker, target: Worker, layout: Layout) -> Channel:
-    """Channel whose link takes the time of the arrays; the lengths that lead a coded message are the transport's own."""
+def _link(source: Worker, target: Worker, layout: Layout) -> Link:
+    """Link that takes the time of the arrays; the lengths that lead a coded message are the transport's own."""
     coded = any(dtype is np.uint8 for _, dtype in layout)
     sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in layout]
     seconds = link_seconds(source.node, target.node, sum(sizes[coded:]))
     per_byte = link_seconds(source.node, target.node, 1) - link_seconds(source.node, target.node, 0) if coded else 0.0
-    return Channel(source.name, target.name, layout, seconds, per_byte)
+    return Link(seconds, per_byte)
 
 
 def _floats(elements: int) -> Layout:
     return [((elements,), np.float32)]
 
 
-def _channels_of(job: JobPrograms, worker: Worker, everybody: tuple[Worker, ...]) -> Iterator[tuple[Label, Channel]]:
+def _channels_of(job: JobPrograms, worker: Worker, everybody: tuple[Worker, ...]) -> Iterator[tuple[Label, Ends]]:
     """Channels that begin at a worker (and the answers of a sync server to it)."""
     for instruction in worker.program:
         match instruction:
@@ -122,12 +107,10 @@ def _channels_of(job: JobPrograms, worker: Worker, everybody: tuple[Worker, ...]
                 pass
 
 
-def _session_channel(
-    job: JobPrograms, worker: Worker, send: Send, everybody: tuple[Worker, ...]
-) -> tuple[Label, Channel]:
+def _session_channel(job: JobPrograms, worker: Worker, send: Send, everybody: tuple[Worker, ...]) -> tuple[Label, Ends]:
     session = (worker.group, worker.rank, worker.thread)
     peer = next(w for w in everybody if (w.group, w.rank, w.thread) == session and w.place == send.peer)
-    return ("session", *session, send.channel), _connect(worker, peer, message_layout(job, send))
+    return ("session", *session, send.channel), (worker, peer, message_layout(job, send))
 
 
 def message_layout(job: JobPrograms, send: Send) -> Layout:
@@ -146,12 +129,12 @@ def tensor_layout(job: JobPrograms, name: str) -> tuple[tuple[int, ...], type[np
 
 def _all_reduce_channels(
     plan: Plan, worker: Worker, instruction: AllReduce, everybody: tuple[Worker, ...]
-) -> Iterator[tuple[Label, Channel]]:
+) -> Iterator[tuple[Label, Ends]]:
     for peer in everybody:
         if peer.role == "rank" and (peer.group, peer.thread) == (worker.group, worker.thread) and peer is not worker:
             ends = (worker.group, worker.thread, worker.rank, peer.rank)
             for phase, layout in _all_reduce_layouts(plan, instruction, worker.rank, peer.rank).items():
-                yield (phase, *ends), _connect(worker, peer, layout)
+                yield (phase, *ends), (worker, peer, layout)
 
 
 def _all_reduce_layouts(plan: Plan, instruction: AllReduce, source: int, target: int) -> dict[str, Layout]:
@@ -176,29 +159,29 @@ def _same_machine(a: Place, b: Place) -> bool:
     return a.index == b.index and (a.role == "server") == (b.role == "server")
 
 
-def _turn_channels(plan: Plan, worker: Worker, everybody: tuple[Worker, ...]) -> Iterator[tuple[Label, Channel]]:
+def _turn_channels(plan: Plan, worker: Worker, everybody: tuple[Worker, ...]) -> Iterator[tuple[Label, Ends]]:
     assert worker.place is not None
     copies, key = copies_at(plan, worker.group, worker.place, everybody), (worker.group, str(worker.place))
     for label, target in (("arrive", copies[0]), ("turn", copies[(worker.rank + 1) % len(copies)])):
         if target is not worker and not (label == "turn" and worker is copies[-1]):
-            yield (label, *key, worker.rank), _connect(worker, target, ())
+            yield (label, *key, worker.rank), (worker, target, ())
     if worker is copies[-1]:
         for other in copies[:-1]:
-            yield ("go", *key, other.rank), _connect(worker, other, ())
+            yield ("go", *key, other.rank), (worker, other, ())
 
 
 def _sync_channels(
     plan: Plan, worker: Worker, step: SyncStep, everybody: tuple[Worker, ...]
-) -> Iterator[tuple[Label, Channel]]:
+) -> Iterator[tuple[Label, Ends]]:
     graph = plan.model.graph
     for server in (w for w in everybody if w.role == "sync" and step.exchange and step.exchange[w.rank]):
         layout = [((graph[name].parameters,), np.float32) for name in step.exchange[server.rank]]
-        yield ("push", worker.name, server.rank), _connect(worker, server, layout)
-        yield ("pull", worker.name, server.rank), _connect(server, worker, layout)
+        yield ("push", worker.name, server.rank), (worker, server, layout)
+        yield ("pull", worker.name, server.rank), (server, worker, layout)
     for follower in step.followers:
         target = next(w for w in everybody if w.group == worker.group and _syncs(w) and node_of(w) == follower)
         layout = [((graph[name].parameters,), np.float32) for name in step.forward]
-        yield ("follow", worker.group, follower), _connect(worker, target, layout)
+        yield ("follow", worker.group, follower), (worker, target, layout)
 
 
 def _syncs(worker: Worker) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import select
-
 from executor.errors import PeerGone
 from executor.exchange import Endpoint, answer_exchange
 from executor.interpreter import Context, Interpreter
@@ -36,6 +34,8 @@ def run_worker(end: Endpoint, context: Context, steps: range) -> None:
         _run_shadow(end, context, steps)
     else:
         _run_session(end, context, steps)
+    channels = end.wiring.channels.items()
+    end.wiring.transport.leave(channel for label, channel in channels if label[:2] == ("push", end.worker.name))
 
 
 def _run_session(end: Endpoint, context: Context, steps: range) -> None:
@@ -66,28 +66,23 @@ def _serve_exchanges(end: Endpoint, context: Context) -> None:
     centre, sync = context.state.centre, context.plan.sync
     assert centre is not None
     assert sync is not None
-    clients = {
-        channel.bell_fd: (channel.source, _exchanged(end, channel.source))
-        for label, channel in end.wiring.channels.items()
+    clients = [
+        (str(label[1]), _exchanged(end, str(label[1])))
+        for label in end.wiring.channels
         if label[0] == "push" and label[2] == end.worker.rank
-    }
-    poll = select.poll()
-    for descriptor in clients:
-        poll.register(descriptor, select.POLLIN)
-    open_clients = set(clients)
-    while open_clients:
-        end.record.waiting(True)
-        events = poll.poll()
-        end.record.waiting(False)
-        for descriptor, _ in events:
+    ]
+    inbox = end.wiring.transport.inbox([end.channel(("push", name, end.worker.rank)) for name, _ in clients])
+    left = len(clients)
+    while left:
+        for position in inbox.wait(end.record):
             try:
                 end.clock.forget()
                 end.clock.begin()
-                answer_exchange(end, *clients[descriptor], centre, sync.alpha)
+                answer_exchange(end, *clients[position], centre, sync.alpha)
                 end.record.tick()
             except PeerGone:
-                poll.unregister(descriptor)
-                open_clients.discard(descriptor)
+                inbox.drop(position)
+                left -= 1
 
 
 def _exchanged(end: Endpoint, client: str) -> tuple[str, ...]:

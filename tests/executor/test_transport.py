@@ -10,7 +10,7 @@ import pytest
 
 from executor.clock import Clock, ClockKind
 from executor.errors import PeerGone
-from executor.transport import SLOTS, Channel, keep_only, shared_array
+from executor.transport import SLOTS, Channel, Link, keep_only, shared_array
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -43,7 +43,7 @@ def floats(*values: float) -> np.ndarray:
 @pytest.fixture
 def channel() -> Channel:
     """From ``a`` to ``b``: three floats and two ints, both ends in this process; half a second of network."""
-    return Channel("a", "b", [((3,), np.float32), ((1, 2), np.int32)], link_seconds=0.5)
+    return Channel("a", "b", [((3,), np.float32), ((1, 2), np.int32)], Link(0.5))
 
 
 def send(channel: Channel, value: float, at: float = 0.0) -> None:

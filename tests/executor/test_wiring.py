@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given, settings
 
+from executor.transport import SharedMemory
 from executor.wiring import Wiring, link_seconds, tensor_layout, wire
 from placement.plan import Plan
 from programs.collectives import slices
@@ -24,11 +25,12 @@ pytestmark = pytest.mark.timeout(30)
 @contextmanager
 def wired(plan: Plan) -> Iterator[Wiring]:
     """The channels of a plan, closed afterwards."""
-    wiring = wire(transform(plan))
+    transport = SharedMemory()
+    wiring = wire(transform(plan), transport)
     try:
         yield wiring
     finally:
-        wiring.close()
+        transport.close()
 
 
 def count(wiring: Wiring, kind: str) -> int:
@@ -61,7 +63,7 @@ def test_every_end_has_one_owner(plan: Plan) -> None:
     with wired(plan) as wiring:
         owners: Counter[int] = Counter()
         for worker in wiring.workers:
-            used, everything = wiring.descriptors(worker.name)
+            used, everything = wiring.transport.descriptors(worker.name)
             owners.update(used)
         assert set(owners) == everything
         assert set(owners.values()) <= {1}

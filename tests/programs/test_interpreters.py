@@ -14,6 +14,7 @@ from executor.exchange import Endpoint
 from executor.interpreter import Context, Interpreter
 from executor.pool import read_ahead
 from executor.state import Record, allocate_state
+from executor.transport import SharedMemory
 from executor.wiring import wire
 from placement.plan import Plan
 from programs.instructions import Instruction
@@ -52,7 +53,8 @@ def a_microsecond_each(plan: Plan) -> CostTable:
 
 def test_the_executor_has_a_meaning_for_every_instruction(everything: Plan) -> None:
     """Binding a program of all instructions gives one action each."""
-    wiring = wire(transform(everything))
+    transport = SharedMemory()
+    wiring = wire(transform(everything), transport)
     try:
         state = allocate_state(everything)
         pool = read_ahead(SyntheticStream(everything.model), everything.model, everything.batch, 4, 1)
@@ -63,7 +65,7 @@ def test_the_executor_has_a_meaning_for_every_instruction(everything: Plan) -> N
             assert len(actions) == len(worker.program)
             assert all(callable(action) for action in actions)
     finally:
-        wiring.close()
+        transport.close()
 
 
 def test_the_simulator_has_a_duration_for_every_instruction(everything: Plan) -> None:
