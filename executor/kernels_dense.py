@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from executor import native
 from executor.arrays import Floats, UnsupportedModel
 from executor.parameters import layout, unflatten
 from problem.graph import Operator
@@ -54,6 +55,9 @@ class LinearKernel:
         weight, bias = unflatten(self._shapes, params)
         output = self._output
         np.matmul(inputs[0], weight, out=output)
+        if native.available() and output.dtype == np.float32:
+            native.add_bias(output, bias, self._relu)
+            return output
         output += bias
         if self._relu:
             np.maximum(output, 0.0, out=output)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from executor import native
 from executor.arrays import Floats, UnsupportedModel
 from executor.kernels_sparse import ADAGRAD_EPS
 
@@ -45,6 +46,9 @@ def update_dense(optimizer: str, params: Floats, state: Floats, grads: Floats, l
 
 def apply_dense_sgd(params: Floats, grads: Floats, learning_rate: float) -> None:
     """Params -= learning_rate * grads; both (elements,)."""
+    if native.available():
+        native.descend(params, grads, learning_rate)
+        return
     scratch = np.empty(min(_PIECE, len(params)), np.float32)
     for begin in range(0, len(params), _PIECE):
         piece = params[begin : begin + _PIECE]
