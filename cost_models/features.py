@@ -95,13 +95,13 @@ def _cross(op: Operator, phase: str, batch: int) -> dict[str, float]:
 
 
 def _table(table: EmbeddingTable, batch: int) -> dict[str, float]:
-    """Features of pooling or updating ``l`` rows of ``d`` elements a sample.
+    """Features of pooling or updating ``l`` rows of ``d`` elements a sample (the mean, where samples differ).
 
     ``touched`` are the distinct rows that a batch meets, the ones that are not in the cache yet: rows * (1 - exp(-batch *
     l / rows)) for uniform ids (skew is the same for all tables of a model, so it goes into the coefficient). ``cold``
     ones grow from 0 as the table outgrows the cache.
     """
-    ids, d = table.ids_per_sample, table.dim
+    ids, d = table.mean_ids, table.dim
     cold = max(0.0, 1 - CACHE_BYTES / table.total_bytes)
     touched = -table.rows * expm1(-batch * ids / table.rows)
     counts = {"l": ids, "bl": batch * ids, "bld": batch * ids * d, "bd": batch * d}

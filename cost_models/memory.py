@@ -49,8 +49,8 @@ def in_flight_bytes(op: Operator, batch: int) -> int:
 
 
 def ids_bytes(table: EmbeddingTable, batch: int) -> int:
-    """Bytes of the ids of one table for one batch, int32."""
-    return batch * table.ids_per_sample * ID_BYTES
+    """Bytes of the ids of one table for one batch, int32, and of their weights, float32, if it pools by weight."""
+    return batch * table.request_elements * ID_BYTES
 
 
 def pooled_bytes(table: EmbeddingTable, batch: int) -> int:

@@ -34,7 +34,8 @@ Name = Annotated[str, Field(min_length=1)]
 def table_signature(table: EmbeddingTable) -> str:
     """What the cost of a table depends on, apart from the batch: the key of a profile's entries for tables."""
     shape = f"{table.rows}/{table.dim}/{table.ids_per_sample}"
-    return f"table/{shape}/{table.optimizer}/{table.dtype}/{table.skew:g}"
+    bags = "" if (table.pooling, table.max_ids) == ("sum", 0) else f"/{table.pooling}/{table.pooling_factor:g}"
+    return f"table/{shape}/{table.optimizer}/{table.dtype}/{table.skew:g}{bags}"
 
 
 def signature(subject: Subject) -> str:

@@ -24,25 +24,26 @@ def work_traffic(work: Work, batch: int) -> float:
 
 
 def lookup_traffic(table: EmbeddingTable, batch: int) -> float:
-    """Bytes to pool one table for a batch: each id and its row read, the pooled (batch, dim) float32 written.
+    """Bytes to pool one table for a batch: each id (and weight) and its row read, the pooled (batch, dim) float32 written.
 
-    ``batch * ids * (dim * element + 4) + batch * dim * 4``; RecShard (Sethi et al., ASPLOS 2022, section 4) counts the
-    row term alone.
+    ``batch * (ids * dim * element + request * 4) + batch * dim * 4``; RecShard (Sethi et al., ASPLOS 2022, section 4)
+    counts the row term alone.
     """
     row = table.dim * DTYPE_BYTES[table.dtype]
-    return batch * (table.ids_per_sample * (row + ID_BYTES) + table.dim * FLOAT_BYTES)
+    return batch * (table.mean_ids * row + table.request_elements * ID_BYTES + table.dim * FLOAT_BYTES)
 
 
 def update_traffic(table: EmbeddingTable, batch: int) -> float:
     """Bytes of the sparse update of one table for a batch.
 
-    Each id and the gradient of its bag read, its row and optimizer state read and written:
-    ``batch * ids * (4 + dim * 4 + 2 * bytes_per_row)``. Ids that occur twice count twice.
+    Each id (and weight) and the gradient of its bag read, its row and optimizer state read and written:
+    ``batch * (request * 4 + ids * (dim * 4 + 2 * bytes_per_row))``. Ids that occur twice count twice.
     """
-    return batch * table.ids_per_sample * (ID_BYTES + table.dim * FLOAT_BYTES + 2 * table.bytes_per_row)
+    moved = table.dim * FLOAT_BYTES + 2 * table.bytes_per_row
+    return batch * (table.request_elements * ID_BYTES + table.mean_ids * moved)
 
 
 def batch_bytes_per_sample(model: Model) -> int:
-    """Bytes of one sample of the input: dense features (float32), ids of every table (int32), label (float32)."""
+    """Bytes of one sample of the input: dense features, ids of every table and their weights, label; 4 bytes each."""
     dense = sum(op.output_bytes_per_sample for op in model.graph if op.kind == "dense_input")
-    return dense + sum(table.ids_per_sample for table in model.tables) * ID_BYTES + FLOAT_BYTES
+    return dense + sum(table.request_elements for table in model.tables) * ID_BYTES + FLOAT_BYTES

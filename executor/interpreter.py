@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from executor.arrays import Floats
+from executor.arrays import Floats, Ids
 from executor.coded import Coders
 from executor.coded_reduce import make_reducer
 from executor.data.batch import Batch
 from executor.errors import NotFinite
 from executor.exchange import Endpoint, all_reduce, elastic_exchange, in_rank_order
 from executor.kernels import by_distinct_input, make_kernel
-from executor.kernels_sparse import pool, update_rows
+from executor.kernels_sparse import pool_rows, update_rows
 from executor.kernels_update import update_dense
 from executor.parameters import Parameters
 from executor.state import JobState
@@ -167,6 +167,8 @@ class Interpreter:
         self.tensors["dense"] = batch.dense
         for name, ids in batch.ids.items():
             self.tensors[f"ids.{name}"] = ids
+        for name, weights in batch.weights.items():
+            self.tensors[f"weights.{name}"] = weights
 
     def _bind_lookup(self, instruction: Lookup) -> Action:
         work = []
@@ -175,15 +177,19 @@ class Interpreter:
             assert table is not None
             out = np.zeros((self.plan.batch, table.table.dim), np.float32)
             total = self.tensors.setdefault(output, out)
-            work.append((table.rows, table.row_begin, f"ids.{table.table.name}", out, total))
+            work.append((table, out, total))
 
         def lookup() -> None:
-            for rows, begin, ids, out, total in work:
-                pool(rows, begin, self.tensors[ids], out)
+            for table, out, total in work:
+                pool_rows(table, *self._request(table.table.name), out)
                 if total is not out:
                     np.add(total, out, out=total)
 
         return lookup
+
+    def _request(self, table: str) -> tuple[Ids, Floats | None]:
+        """Ids of a table, and their weights if it pools by weight."""
+        return self.tensors[f"ids.{table}"], self.tensors.get(f"weights.{table}")
 
     def _kernel(self, name: str) -> tuple[Any, Floats]:
         op = self.graph[name]
@@ -282,7 +288,12 @@ class Interpreter:
         held, rate = self.state.rows[shard], self.plan.model.learning_rate
         assert held is not None
         name, tensors = held.table.name, self.tensors
-        return lambda: update_rows(held, tensors[f"ids.{name}"], tensors[f"d.{name}"], rate)
+
+        def update() -> None:
+            ids, weights = self._request(name)
+            update_rows(held, ids, tensors[f"d.{name}"], rate, weights)
+
+        return update
 
     def _metric(self) -> None:
         self.end.record.note_loss(self.step, self.loss)

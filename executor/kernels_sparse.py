@@ -1,12 +1,16 @@
-"""Embedding rows: sum pooling and sparse updates, on any contiguous range of a table's rows.
+"""Embedding rows: pooled bags and sparse updates, on any contiguous range of a table's rows.
 
-Ids outside the range contribute nothing, so that several shards of one table can be fed the same ids; whether ids lie
-inside the TABLE is checked where they are read (``data.batch``). Ids that appear several times in a batch accumulate,
-in the order in which they appear in the batch, so that results do not vary from run to run.
+Ids outside the range contribute nothing, so that several shards of one table can be fed the same ids, and -1 can fill up
+short bags; whether ids lie inside the TABLE is checked where they are read (``data.batch``). Ids that appear several times
+in a batch accumulate, in the order in which they appear in the batch, so that results do not vary from run to run.
 
-Updates go through ``scipy.sparse._sparsetools`` (matrix products of SciPy's sparse matrices, in C, without a check of
-bounds or a copy of rows), 7 to 44 times as fast as ``np.add.at`` on 64 to 128 wide rows. The module is private to
-SciPy: where it is missing, ``np.add.at`` does the same.
+Pooling (``EmbeddingTable.pooling``): the sum of a bag's rows; their mean, the sum divided by the ids of the bag; or the sum
+of weight * row. An empty bag gives zeros.
+
+The loops run in ``native`` where that is available. Else updates go through ``scipy.sparse._sparsetools`` (matrix products
+of SciPy's sparse matrices, in C, without a check of bounds or a copy of rows), 7 to 44 times as fast as ``np.add.at`` on 64
+to 128 wide rows. That module is private to SciPy: where it is missing, ``np.add.at`` does the same. All three give the
+same bits.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from executor import native
 from executor.arrays import Floats, Ids, UnsupportedModel
 from executor.parameters import TABLE_OPTIMIZERS, TableRows
 
@@ -29,8 +34,10 @@ ADAGRAD_EPS = 1e-10  # torch.optim.Adagrad, default eps
 ROWWISE_ADAGRAD_EPS = 1e-8  # FBGEMM SplitTableBatchedEmbeddingBags (TorchRec), default eps
 
 
-def pool(rows: Floats, row_begin: int, ids: Ids, out: Floats) -> None:
-    """Write the sum of the rows of each bag into ``out``.
+def pool(
+    rows: Floats, row_begin: int, ids: Ids, out: Floats, weights: Floats | None = None, *, mean: bool = False
+) -> None:
+    """Write the pooled rows of each bag into ``out``.
 
     Parameters
     ----------
@@ -42,18 +49,37 @@ def pool(rows: Floats, row_begin: int, ids: Ids, out: Floats) -> None:
         Row numbers in the whole table; those outside the range count as a row of zeros.
     out : ndarray of float32, shape (B, dim)
         Overwritten.
+    weights : ndarray of float32, shape (B, L), optional
+        Factor of each row.
+    mean : bool
+        Divide by the number of ids of the bag, those outside the range (but not -1) included.
     """
     local, inside = _local(ids, row_begin, len(rows))
-    if inside is None:
+    if inside is None and weights is None:
         _pool_all(rows, local, out)
-        return
-    out.fill(0.0)
-    offsets, kept = _kept(local, inside)
-    _add_sums(offsets, kept, rows, out)
+    else:
+        kept, (offsets, chosen) = _all_if_none(inside, local), _chosen(local, inside)
+        _add_bags(offsets, chosen, rows, out, None if weights is None else weights[kept])
+    if mean:
+        out *= _share(ids)
+
+
+def pool_rows(held: TableRows, ids: Ids, weights: Floats | None, out: Floats) -> None:
+    """Write the pooled rows of each bag into ``out``, by the rule of the table; arguments as in :func:`pool`."""
+    pool(held.rows, held.row_begin, ids, out, weights, mean=held.table.pooling == "mean")
+
+
+def _share(ids: Ids) -> Floats:
+    """Return 1 / ids of each bag, (B, 1); 1 of an empty one."""
+    share: Floats = np.float32(1.0) / np.maximum((ids >= 0).sum(axis=1, keepdims=True), 1).astype(np.float32)
+    return share
 
 
 def _pool_all(rows: Floats, ids: Ids, out: Floats) -> None:
-    """Sum bags of one length by columns: two to four times as fast as a sparse product on cold rows."""
+    """Sum bags of one length; in NumPy by columns, two to four times as fast as a sparse product on cold rows."""
+    if native.available():
+        native.add_bags(rows, ids.reshape(-1), _offsets(*ids.shape), out, -0.0)
+        return
     np.take(rows, ids[:, 0], axis=0, out=out, mode="clip")
     if ids.shape[1] > 1:
         column = np.empty_like(out)
@@ -62,7 +88,9 @@ def _pool_all(rows: Floats, ids: Ids, out: Floats) -> None:
             np.add(out, column, out=out)
 
 
-def update_rows(held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: float) -> None:
+def update_rows(
+    held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: float, weights: Floats | None = None
+) -> None:
     """Apply one batch's gradient to rows and optimizer state in place, by the rule of the table's optimizer.
 
     Parameters
@@ -75,37 +103,46 @@ def update_rows(held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: floa
         Gradient with respect to the pooled embeddings.
     learning_rate : float
         Step of the optimizer.
+    weights : ndarray of float32, shape (B, L), optional
+        Of a table with weighted pooling: factor of each row.
 
     Raises
     ------
     UnsupportedModel
         If there is no such optimizer.
     """
+    if held.table.pooling == "mean":
+        d_pooled = d_pooled * _share(ids)
     match held.table.optimizer:
         case "sgd":
-            apply_sgd(held, ids, d_pooled, learning_rate)
+            apply_sgd(held, ids, d_pooled, learning_rate, weights)
         case "adagrad":
-            apply_adagrad(held, ids, d_pooled, learning_rate)
+            apply_adagrad(held, ids, d_pooled, learning_rate, weights)
         case "rowwise_adagrad":
-            apply_rowwise_adagrad(held, ids, d_pooled, learning_rate)
+            apply_rowwise_adagrad(held, ids, d_pooled, learning_rate, weights)
         case other:
             raise UnsupportedModel(f"optimizer {other!r}: tables have {', '.join(TABLE_OPTIMIZERS)}")
 
 
-def apply_sgd(held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: float) -> None:
+def apply_sgd(held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: float, weights: Floats | None = None) -> None:
     """Row -= learning_rate * gradient, once for every occurrence of its id; arguments as in :func:`update_rows`."""
     local, inside = _local(ids, held.row_begin, len(held.rows))
-    offsets, kept = (_offsets(*ids.shape), local.ravel()) if inside is None else _kept(local, inside)
-    _scatter(offsets, kept, np.full(len(kept), -learning_rate, np.float32), d_pooled, held.rows)
+    offsets, kept = _chosen(local, inside)
+    factors = np.full(len(kept), -learning_rate, np.float32)
+    if weights is not None:
+        factors *= weights[_all_if_none(inside, local)]
+    _scatter(offsets, kept, factors, d_pooled, held.rows)
 
 
-def apply_adagrad(held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: float) -> None:
+def apply_adagrad(
+    held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: float, weights: Floats | None = None
+) -> None:
     """Adagrad with one accumulator per element; arguments as in :func:`update_rows`, state (rows, dim).
 
     With g the sum of a row's gradients over the batch: state += g^2, row -= learning_rate * g / (sqrt(state) + eps)
     (Duchi et al., JMLR 2011; eps of ``torch.optim.Adagrad``).
     """
-    touched, gradient = coalesce(ids, held.row_begin, len(held.rows), d_pooled)
+    touched, gradient = coalesce(ids, held.row_begin, len(held.rows), d_pooled, weights)
     accumulated = held.state[touched]
     accumulated += gradient * gradient
     held.state[touched] = accumulated
@@ -114,13 +151,15 @@ def apply_adagrad(held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: fl
     _scatter(_offsets(len(touched), 1), touched, factors, gradient, held.rows)
 
 
-def apply_rowwise_adagrad(held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: float) -> None:
+def apply_rowwise_adagrad(
+    held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: float, weights: Floats | None = None
+) -> None:
     """Adagrad with one accumulator per row; arguments as in :func:`update_rows`, state (rows,).
 
     With g the sum of a row's gradients over the batch: state += mean of g^2 over the row, row -= learning_rate * g /
     (sqrt(state) + eps) (``EXACT_ROWWISE_ADAGRAD`` of FBGEMM, which TorchRec uses).
     """
-    touched, gradient = coalesce(ids, held.row_begin, len(held.rows), d_pooled)
+    touched, gradient = coalesce(ids, held.row_begin, len(held.rows), d_pooled, weights)
     accumulated = held.state[touched]
     accumulated += np.einsum("ud,ud->u", gradient, gradient) / np.float32(held.table.dim)
     held.state[touched] = accumulated
@@ -128,8 +167,10 @@ def apply_rowwise_adagrad(held: TableRows, ids: Ids, d_pooled: Floats, learning_
     _scatter(_offsets(len(touched), 1), touched, factors, gradient, held.rows)
 
 
-def coalesce(ids: Ids, row_begin: int, count: int, d_pooled: Floats) -> tuple[Ids, Floats]:
-    """Sum the gradients of each row.
+def coalesce(
+    ids: Ids, row_begin: int, count: int, d_pooled: Floats, weights: Floats | None = None
+) -> tuple[Ids, Floats]:
+    """Sum the gradients of each row, each times the weight of its id.
 
     Sorts keys made of id and position: they are distinct, so NumPy's fast unstable sort puts them in one order only.
 
@@ -141,6 +182,8 @@ def coalesce(ids: Ids, row_begin: int, count: int, d_pooled: Floats) -> tuple[Id
         Range of rows held; other ids are left out.
     d_pooled : ndarray of float32, shape (B, dim)
         Gradient with respect to the pooled embeddings.
+    weights : ndarray of float32, shape (B, L), optional
+        Factors; 1 without.
 
     Returns
     -------
@@ -156,10 +199,11 @@ def coalesce(ids: Ids, row_begin: int, count: int, d_pooled: Floats) -> tuple[Id
         keys = keys[inside.ravel()]
     keys.sort()
     sorted_ids = (keys >> bits).astype(np.int32)
-    bags = ((keys & ((1 << bits) - 1)) // ids.shape[1]).astype(np.int32)
+    places = keys & ((1 << bits) - 1)
     starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1)).astype(np.int32)
-    gradient = np.zeros((len(starts), d_pooled.shape[1]), np.float32)
-    _add_sums(np.append(starts, np.int32(len(keys))), bags, d_pooled, gradient)
+    gradient = np.empty((len(starts), d_pooled.shape[1]), np.float32)
+    ends, factors = np.append(starts, np.int32(len(keys))), None if weights is None else weights.reshape(-1)[places]
+    _add_bags(ends, (places // ids.shape[1]).astype(np.int32), d_pooled, gradient, factors)
     return sorted_ids[starts], gradient
 
 
@@ -170,11 +214,18 @@ def _local(ids: Ids, row_begin: int, count: int) -> tuple[Ids, npt.NDArray[np.bo
     return local, None if inside.all() else inside
 
 
-def _kept(local: Ids, inside: npt.NDArray[np.bool_]) -> tuple[Ids, Ids]:
+def _chosen(local: Ids, inside: npt.NDArray[np.bool_] | None) -> tuple[Ids, Ids]:
     """Return offsets of the bags, (B + 1,), and the ids of all bags in a row, without those outside the range."""
+    if inside is None:
+        return _offsets(*local.shape), local.reshape(-1)
     offsets = np.zeros(len(local) + 1, np.int32)
     np.cumsum(inside.sum(axis=1), out=offsets[1:])
     return offsets, local[inside]
+
+
+def _all_if_none(inside: npt.NDArray[np.bool_] | None, local: Ids) -> npt.NDArray[np.bool_]:
+    """Return which ids are in the range, (B, L)."""
+    return np.ones(local.shape, np.bool_) if inside is None else inside
 
 
 @lru_cache(maxsize=256)
@@ -185,17 +236,27 @@ def _offsets(bags: int, length: int) -> Ids:
     return offsets
 
 
-def _add_sums(offsets: Ids, ids: Ids, rows: Floats, out: Floats) -> None:
-    """out[bag] += rows[id] for each id of each bag, in order (sparse CSR matrix of ones times ``rows``)."""
-    if _sparsetools is None:
-        np.add.at(out, np.repeat(np.arange(len(out)), np.diff(offsets)), rows[ids])
+def _add_bags(offsets: Ids, ids: Ids, rows: Floats, out: Floats, weights: Floats | None) -> None:
+    """out[bag] = 0 + the sum of weight * rows[id] over each bag, in order (sparse CSR matrix times ``rows``)."""
+    if native.available():
+        if weights is None:
+            native.add_bags(rows, ids, offsets, out, 0.0)
+        else:
+            native.add_weighted_bags(rows, ids, offsets, weights, out)
         return
-    ones = np.ones(len(ids), np.float32)
-    _sparsetools.csr_matvecs(len(out), len(rows), rows.shape[1], offsets, ids, ones, rows.ravel(), out.reshape(-1))
+    out.fill(0.0)
+    factors = np.ones(len(ids), np.float32) if weights is None else weights
+    if _sparsetools is None:
+        np.add.at(out, np.repeat(np.arange(len(out)), np.diff(offsets)), factors[:, None] * rows[ids])
+        return
+    _sparsetools.csr_matvecs(len(out), len(rows), rows.shape[1], offsets, ids, factors, rows.ravel(), out.reshape(-1))
 
 
 def _scatter(offsets: Ids, ids: Ids, factors: Floats, source: Floats, rows: Floats) -> None:
     """rows[id] += factor * source[bag] for each id of each bag, in order (sparse CSC matrix times ``source``)."""
+    if native.available():
+        native.scatter(offsets, ids, factors, source, rows)
+        return
     if _sparsetools is None:
         bags = np.repeat(np.arange(len(source)), np.diff(offsets))
         np.add.at(rows, ids, factors[:, None] * source[bags])

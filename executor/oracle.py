@@ -15,7 +15,7 @@ import numpy as np
 from executor.arrays import Floats
 from executor.data.batch import Batch, check_batch
 from executor.kernels import Kernel, by_distinct_input, make_kernel
-from executor.kernels_sparse import pool, update_rows
+from executor.kernels_sparse import pool_rows, update_rows
 from executor.kernels_update import update_dense
 from executor.metrics import Metrics, measure
 from executor.parameters import Parameters, TableRows, allocate_rows
@@ -110,7 +110,8 @@ class Oracle:
             update_dense(self.model.optimizer, params, state, self.gradients[name], rate)
         for op in self.model.graph:
             if op.kind is Kind.LOOKUP and op.name in self.d_outputs:
-                update_rows(self.tables[op.table], batch.ids[op.table], self.d_outputs[op.name], rate)
+                ids, weights = batch.ids[op.table], batch.weights.get(op.table)
+                update_rows(self.tables[op.table], ids, self.d_outputs[op.name], rate, weights)
 
     def logits(self, batch: Batch) -> Floats:
         """Return the logits that go into the loss, (B,), a copy."""
@@ -167,11 +168,11 @@ class Oracle:
 
     def _pooled(self, op: Operator, batch: Batch) -> Floats:
         """Return the pooled embeddings of one table, (B, dim)."""
-        held, ids = self.tables[op.table], batch.ids[op.table]
+        held, ids, weights = self.tables[op.table], batch.ids[op.table], batch.weights.get(op.table)
         ranges = self._row_ranges.get(op.table, [(0, len(held.rows))])
         partial = np.empty((len(ranges), len(batch), held.table.dim), np.float32)
         for out, (begin, end) in zip(partial, ranges, strict=True):
-            pool(held.rows[begin:end], begin, ids, out)
+            pool_rows(TableRows(held.table, begin, held.rows[begin:end], _NOTHING), ids, weights, out)
         return _sum(list(partial))
 
     def _kernels_for(self, size: int) -> dict[str, Kernel]:

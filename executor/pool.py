@@ -41,10 +41,6 @@ class BatchPool:
         return self.batches[((step - self.first_step) * self.sessions + session) % len(self.batches)]
 
 
-def _size(batch: Batch) -> int:
-    return batch.dense.nbytes + batch.labels.nbytes + sum(ids.nbytes for ids in batch.ids.values())
-
-
 def read_ahead(
     stream: Stream,
     model: Model,
@@ -79,7 +75,7 @@ def read_ahead(
     BadInput
         A batch does not fit the model, or an id lies outside its table.
     """
-    affordable = sessions * max(1, limit_bytes // max(1, _size(stream.batch(0, batch)) * sessions))
+    affordable = sessions * max(1, limit_bytes // max(1, stream.batch(0, batch).nbytes * sessions))
     begin, needed = first_batch % affordable, steps * sessions
     batches = tuple(stream.batch((begin + i) % affordable, batch) for i in range(min(needed, affordable)))
     for found in batches:

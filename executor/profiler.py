@@ -197,7 +197,7 @@ def _shared_out(model: Model, ops: Sequence[str], batch: int, typical: float, sp
 
 def _batch_bytes(loop: Loopback) -> float:
     batch = loop.pool.take(0, 0)
-    return float(batch.dense.nbytes + batch.labels.nbytes + sum(ids.nbytes for ids in batch.ids.values()))
+    return float(batch.nbytes)
 
 
 # ---- messages

@@ -65,19 +65,20 @@ def dense_update(parameters: int, optimizer: str) -> Work:
 def lookup(table: EmbeddingTable) -> Operator:
     """Return the pooled lookup of ``table``: L ids per sample, rows of D elements.
 
-    Forward: L*D additions, reads L rows and writes the pooled vector. Update: L*D multiply-adds, reads the pooled
-    gradient, reads and writes L rows and their optimizer state. There is no backward: a sum passes its gradient on.
+    Forward: L*D additions (and as many multiplications if weighted), reads L rows and writes the pooled vector. Update: L*D
+    multiply-adds, reads the pooled gradient, reads and writes L rows and their optimizer state. There is no backward: a
+    sum passes its gradient on. L is the mean, where bags have different lengths.
     """
-    elements = table.ids_per_sample * table.dim
+    elements = table.mean_ids * table.dim
     row_bytes = elements * DTYPE_BYTES[table.dtype]
-    state = elements * STATE_PER_ELEMENT[table.optimizer] + table.ids_per_sample * STATE_PER_ROW[table.optimizer]
+    state = elements * STATE_PER_ELEMENT[table.optimizer] + table.mean_ids * STATE_PER_ROW[table.optimizer]
     pooled = table.dim * FLOAT_BYTES
     return Operator(
         name=table.name,
         kind=Kind.LOOKUP,
         width=table.dim,
         table=table.name,
-        forward=Work(elements, row_bytes + pooled),
+        forward=Work(elements * (2 if table.pooling == "weighted" else 1), row_bytes + pooled),
         update=Work(2 * elements, 2 * (row_bytes + FLOAT_BYTES * state) + pooled),
     )
 
@@ -254,6 +255,9 @@ def _table(spec: ModelSpec, entry: TableSpec, index: int, source: str) -> Embedd
     dim = entry.dim or spec.embedding_dim
     if dim is None:
         raise BadInput(source, f"tables({entry.name}).dim", None, "a dim here, or embedding_dim for all tables")
+    if entry.max_ids is not None and entry.pooling_factor > entry.max_ids:
+        allowed = f"at least the mean, pooling_factor = {entry.pooling_factor:g}"
+        raise BadInput(source, f"tables({entry.name}).max_ids", entry.max_ids, allowed)
     return EmbeddingTable(
         name=entry.name if entry.count == 1 else f"{entry.name}_{index}",
         rows=min(entry.rows, spec.max_rows or entry.rows),
@@ -262,6 +266,8 @@ def _table(spec: ModelSpec, entry: TableSpec, index: int, source: str) -> Embedd
         skew=spec.skew if entry.skew is None else entry.skew,
         optimizer=entry.optimizer or spec.table_optimizer,
         dtype=entry.dtype,
+        pooling=entry.pooling,
+        max_ids=entry.max_ids or 0,
     )
 
 

@@ -37,6 +37,12 @@ class EmbeddingTable:
         ``sgd``, ``adagrad``, ``rowwise_adagrad`` or ``adam``: decides the state kept beside the rows.
     dtype : str
         ``fp32``, ``fp16`` or ``bf16``: storage only.
+    pooling : str
+        What becomes of a sample's rows: their ``sum``, their ``mean``, or the sum ``weighted`` by factors that come with
+        the ids. A sample without ids gets zeros.
+    max_ids : int
+        The most ids of a sample; samples have 0 to so many, ``pooling_factor`` on average. 0: every sample has
+        ``pooling_factor`` ids, rounded.
     """
 
     name: str
@@ -46,6 +52,8 @@ class EmbeddingTable:
     skew: float = 1.05
     optimizer: str = "sgd"
     dtype: str = "fp32"
+    pooling: str = "sum"
+    max_ids: int = 0
 
     @property
     def parameter_bytes(self) -> int:
@@ -65,8 +73,21 @@ class EmbeddingTable:
 
     @property
     def ids_per_sample(self) -> int:
-        """Ids that the executor and the message sizes use per sample: the pooling factor, rounded, at least one."""
-        return max(1, round(self.pooling_factor))
+        """Places for ids of each sample, in batches and messages: ``max_ids``, or the pooling factor, rounded, at least 1.
+
+        Where a sample has fewer, -1 fills the rest.
+        """
+        return self.max_ids or max(1, round(self.pooling_factor))
+
+    @property
+    def mean_ids(self) -> float:
+        """Rows that a sample looks up on average."""
+        return self.pooling_factor if self.max_ids else self.ids_per_sample
+
+    @property
+    def request_elements(self) -> int:
+        """Elements of 4 bytes of each sample's request for pooled rows: ids (int32) and their weights (float32), if any."""
+        return self.ids_per_sample * (2 if self.pooling == "weighted" else 1)
 
 
 @dataclass(frozen=True)

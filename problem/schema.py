@@ -23,8 +23,10 @@ MAX_BYTES = 2**63 - 1
 
 def _name(text: str) -> str:
     """Refuse names that the tensor notation of programs gives another meaning (``x@ps0``, ``d.x``, ``ids.x``)."""
-    if not text.strip() or not text.isprintable() or "@" in text or " <- " in text or re.match(r"(d|ids)\.", text):
-        raise ValueError("must be a name without '@', ' <- ' or control characters, not starting with 'd.' or 'ids.'")
+    reserved = "@" in text or " <- " in text or re.match(r"(d|ids|weights)\.", text)
+    if not text.strip() or not text.isprintable() or reserved:
+        allowed = "a name without '@', ' <- ' or control characters, not starting with 'd.', 'ids.' or 'weights.'"
+        raise ValueError(f"must be {allowed}")
     return text
 
 
@@ -114,6 +116,8 @@ class TableSpec(Schema):
     skew: Number | None = None
     optimizer: Optimizer | None = None
     dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
+    pooling: Literal["sum", "mean", "weighted"] = "sum"
+    max_ids: Count | None = None
     count: Count = 1
 
 

@@ -11,7 +11,8 @@ the set to prove that neither lacks one. An instruction names tensors; what they
 ==============  =========================================================================
 ``x``           output of operator x, (B, width) float32; for a LOOKUP the pooled embedding
 ``x@ps2``       partial sum of pooled rows of table x, from server 2 (row-wise shards)
-``ids.x``       ids of table x, (B, ids_per_sample) int32
+``ids.x``       ids of table x, (B, ids_per_sample) int32, short bags filled up with -1
+``weights.x``   their weights, (B, ids_per_sample) float32; only of tables that pool by weight
 ``d.x``         gradient of the loss with respect to x, complete at this place
 ``d.x <- c``    the part of it that comes from consumer c
 ``d.x@n1``      the part of it that comes from the consumers on node 1
@@ -46,12 +47,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class NextBatch:
-    """Take the next batch: dense features, ids of every table, labels."""
+    """Take the next batch: dense features, ids of every table (and weights), labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Pool the rows of the shards on this server: ``ids.x`` -> ``x`` or ``x@psN``.
+    """Pool the rows of the shards on this server: ``ids.x`` (and ``weights.x``) -> ``x`` or ``x@psN``.
 
     ``shards`` are indices into ``Plan.shards``; ``outputs`` are the tensors produced, one per shard. Shards with the same
     output (row ranges of one table that are on the same server) are added in order.

@@ -40,7 +40,7 @@ from programs.instructions import (
     SyncStep,
     Update,
 )
-from programs.wire import message_bytes
+from programs.wire import message_bytes, request_of
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,8 @@ class _SessionBuilder:
 
     def _request(self, server: Place) -> None:
         tables, shards = self._tables(server), self.plan.shards
-        self._message(self.rank, server, "ids", tuple(f"ids.{name}" for name in tables))
+        requests = tuple(name for table in tables for name in request_of(self.plan.model.table[table]))
+        self._message(self.rank, server, "ids", requests)
         here = tuple(i for i, shard in enumerate(shards) if shard.server == server.index and shard.rows)
         outputs = tuple(self._partial(shards[i].table, server) for i in here)
         self.code[server].append(Lookup(here, outputs))

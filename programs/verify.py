@@ -34,7 +34,7 @@ from programs.instructions import (
     Update,
 )
 from programs.transform import JobPrograms, Session
-from programs.wire import message_bytes
+from programs.wire import message_bytes, request_of
 
 
 class BrokenProgram(HiertrainError):
@@ -122,17 +122,23 @@ def _reads(job: JobPrograms, instruction: Instruction) -> Iterable[str]:
         case Reduce(parts=parts):
             return parts
         case Lookup(shards):
-            return [f"ids.{job.plan.shards[s].table}" for s in shards]
+            return _requests(job, shards)
         case Update(shards=shards):
-            return [f"d.{job.plan.shards[s].table}" for s in shards]
+            return [*_requests(job, shards), *(f"d.{job.plan.shards[s].table}" for s in shards)]
         case _:
             return ()
+
+
+def _requests(job: JobPrograms, shards: Iterable[int]) -> list[str]:
+    """Ids and weights of the tables of some shards."""
+    tables = (job.plan.model.table[job.plan.shards[s].table] for s in shards)
+    return [name for table in tables for name in request_of(table)]
 
 
 def _writes(job: JobPrograms, instruction: Instruction) -> Iterable[str]:
     match instruction:
         case NextBatch():
-            return [f"ids.{table.name}" for table in job.plan.model.tables]
+            return [name for table in job.plan.model.tables for name in request_of(table)]
         case Compute(op, "forward"):
             return (op,)
         case Compute(outputs=outputs) | Lookup(outputs=outputs):

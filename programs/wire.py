@@ -8,12 +8,24 @@ from cost_models.codecs import Message
 from placement.codecs import parse_codec
 from placement.plan import Plan
 from problem.graph import FLOAT_BYTES
+from problem.model import EmbeddingTable
 from programs.instructions import Recv, Send
 
 
 def is_ids(plan: Plan, name: str) -> bool:
     """Whether a tensor holds the ids of a table."""
     return name.startswith("ids.") and name[4:] in plan.model.table
+
+
+def is_weights(plan: Plan, name: str) -> bool:
+    """Whether a tensor holds the weights of a table's ids."""
+    return name.startswith("weights.") and name[8:] in plan.model.table
+
+
+def request_of(table: EmbeddingTable) -> tuple[str, ...]:
+    """Tensors that an embedding server needs to pool or to update a table: ids, and weights if it pools by weight."""
+    weights = (f"weights.{table.name}",) if table.pooling == "weighted" else ()
+    return (f"ids.{table.name}", *weights)
 
 
 def operator_of(plan: Plan, name: str) -> str:
@@ -34,6 +46,8 @@ def columns(plan: Plan, name: str) -> int:
     """Elements of a tensor for each sample."""
     if is_ids(plan, name):
         return plan.model.table[name[4:]].ids_per_sample
+    if is_weights(plan, name):
+        return plan.model.table[name[8:]].ids_per_sample
     return plan.model.graph[operator_of(plan, name)].output_bytes_per_sample // FLOAT_BYTES
 
 

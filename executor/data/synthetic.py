@@ -5,9 +5,12 @@ r = 0, 1, ... has probability proportional to the integral of x^-a from r + 1 to
 uniform). Ranks are drawn by the inverse of that distribution and scattered over the rows by r -> (p r + q) mod n with
 p coprime to n and near n times the golden ratio, so that popular rows lie evenly over any division into row ranges.
 
+**Bags.** Where a table's bags differ in length (``max_ids`` = m), a sample's is binomial, m tries with mean
+``pooling_factor``. Weights are uniform between 1/2 and 3/2.
+
 **Dense features** are independent standard normal.
 
-**Labels.** Every dense feature, and every table (the sum of the effects of its ids), is a *signal* of mean 0 and
+**Labels.** Every dense feature, and every table (the effects of its ids, pooled by its rule), is a *signal* of mean 0 and
 variance 1. The effect of an id is a fixed pseudo-random number of its table and row. A sample's logit is
 
     bias + sqrt(V) * (sqrt(D) * dense part + sqrt(E) * table part + sqrt(P) * pair part)
@@ -22,12 +25,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from executor.arrays import Floats, Ids, generator
-from executor.data.batch import Batch, dense_width
+from executor.arrays import Floats, generator
+from executor.data.batch import NO_ID, Batch, dense_width
 from executor.metrics import log_loss, normalized_entropy
 from problem.model import Model
 
@@ -45,6 +49,7 @@ _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 _Int64 = npt.NDArray[np.int64]
 _Float64 = npt.NDArray[np.float64]
+_Cell = TypeVar("_Cell", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,14 @@ class _Columns:
     stride: _Int64
     shift: _Int64
     salt: npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class _Bags:
+    """Which places of the bags hold an id, (columns, size), and the weights of the ids."""
+
+    used: npt.NDArray[np.bool_]
+    weights: Floats | None
 
 
 @dataclass(frozen=True)
@@ -120,9 +133,13 @@ class SyntheticStream:
         draw = generator(self._seed, "batch", index, size)
         dense = draw.standard_normal((size, self._dense), dtype=np.float32)
         rows = self._draw_rows(draw, size)
-        logits = self._teacher.logits(dense, self._raw_effects(rows))
+        bags = self._draw_bags(generator(self._seed, "bags", index, size), size)
+        logits = self._teacher.logits(dense, self._raw_effects(rows, bags))
         labels = draw.random(size) < 1.0 / (1.0 + np.exp(-logits))
-        return Batch(dense, self._ids(rows), labels.astype(np.float32)), logits
+        ids = self._per_table(np.where(bags.used, rows, NO_ID).astype(np.int32))
+        weights = self._per_table(bags.weights) if bags.weights is not None else {}
+        weighted = {table.name: weights[table.name] for table in self._tables if table.pooling == "weighted"}
+        return Batch(dense, ids, labels.astype(np.float32), weighted), logits
 
     def _draw_rows(self, draw: np.random.Generator, size: int) -> _Int64:
         """Return row numbers, (columns, size)."""
@@ -133,23 +150,43 @@ class SyntheticStream:
         rows: _Int64 = (ranks * column.stride + column.shift) % column.rows
         return rows
 
-    def _ids(self, rows: _Int64) -> dict[str, Ids]:
-        narrow = rows.astype(np.int32)
-        spans = zip(self._tables, self._starts[:-1], self._starts[1:], strict=True)
-        return {table.name: np.ascontiguousarray(narrow[begin:end].T) for table, begin, end in spans}
+    def _draw_bags(self, draw: np.random.Generator, size: int) -> _Bags:
+        """Return which places of the bags are used, and the weights of their ids."""
+        tables, columns = self._tables, int(self._starts[-1])
+        used = np.ones((columns, size), np.bool_)
+        for table, begin in zip(tables, self._starts[:-1], strict=True):
+            if table.max_ids:
+                lengths = draw.binomial(table.max_ids, table.pooling_factor / table.max_ids, size)
+                used[begin : begin + table.max_ids] = np.arange(table.max_ids)[:, None] < lengths
+        weighted = any(table.pooling == "weighted" for table in tables)
+        weights = draw.random((columns, size), np.float32) + np.float32(0.5) if weighted else None
+        return _Bags(used, weights)
 
-    def _raw_effects(self, rows: _Int64) -> _Float64:
-        """Return the sums of the effects of each table's ids, (tables, size)."""
+    def _per_table(self, columns: npt.NDArray[_Cell]) -> dict[str, npt.NDArray[_Cell]]:
+        """Cut an array of all ids' columns, (columns, size), into one (size, L) for each table."""
+        spans = zip(self._tables, self._starts[:-1], self._starts[1:], strict=True)
+        return {table.name: np.ascontiguousarray(columns[begin:end].T) for table, begin, end in spans}
+
+    def _raw_effects(self, rows: _Int64, bags: _Bags) -> _Float64:
+        """Return the pooled effects of each table's ids, (tables, size)."""
         if not self._tables:
             return np.zeros((0, rows.shape[1]))
-        return np.add.reduceat(_effects(rows, self._columns.salt), self._starts[:-1], axis=0)
+        effects = _effects(rows, self._columns.salt) * bags.used
+        for table, begin, end in zip(self._tables, self._starts[:-1], self._starts[1:], strict=True):
+            if table.pooling == "weighted" and bags.weights is not None:
+                effects[begin:end] *= bags.weights[begin:end]
+            elif table.pooling == "mean":
+                effects[begin:end] /= np.maximum(1, bags.used[begin:end].sum(axis=0))
+        pooled: _Float64 = np.add.reduceat(effects, self._starts[:-1], axis=0)
+        return pooled
 
     def _fit_teacher(self) -> _Teacher:
         """Draw the planted model and fit its scales and its bias on a pilot sample."""
         draw = generator(self._seed, "teacher")
         size = max(1024, min(_PILOT_SAMPLES, _PILOT_IDS // max(1, len(self._columns.rows))))
         dense = draw.standard_normal((size, self._dense), dtype=np.float32)
-        raw = self._raw_effects(self._draw_rows(draw, size))
+        bags = self._draw_bags(generator(self._seed, "bags", "teacher"), size)
+        raw = self._raw_effects(self._draw_rows(draw, size), bags)
         deviation = raw.std(axis=1)
         scale = np.divide(1.0, deviation, out=np.zeros_like(deviation), where=deviation > 1e-9)
         teacher = _weights(draw, self._dense, raw.mean(axis=1), scale)

@@ -41,6 +41,22 @@ def test_shapes_and_types_are_those_of_the_model() -> None:
         assert 0 <= ids.min() <= ids.max() < table.rows
 
 
+def test_bags_have_the_lengths_and_weights_of_their_table() -> None:
+    """Lengths from 0 to the most, with the mean of the table; -1 behind the last id; weights only where they are used."""
+    bags = {"pooling_factor": 1.5, "max_ids": 4}
+    found = [EmbeddingTable("w", 50, 4, pooling="weighted", **bags), EmbeddingTable("m", 50, 4, pooling="mean", **bags)]
+    batch = SyntheticStream(dlrm([5, 4], found, [1])).batch(0, 2000)
+    for name in ("w", "m"):
+        used = batch.ids[name] >= 0
+        lengths = used.sum(axis=1)
+        assert set(lengths) == {0, 1, 2, 3, 4}
+        assert abs(lengths.mean() - 1.5) < 0.1
+        np.testing.assert_array_equal(used, np.arange(4) < lengths[:, None])
+        assert batch.ids[name].min() == -1
+    assert set(batch.weights) == {"w"}
+    assert (batch.weights["w"].shape, batch.weights["w"].dtype) == ((2000, 4), np.float32)
+
+
 @pytest.mark.parametrize("skew", [0.0, 0.5, 1.0, 1.05, 2.0])
 def test_popularity_follows_the_power_law(skew: float) -> None:
     """The share of the most popular rows is the integral of x^-skew over their ranks, within sampling error."""

@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from executor import kernels_sparse
+from executor import kernels_sparse, native
 from executor.arrays import Floats, Ids, UnsupportedModel
-from executor.kernels_sparse import coalesce, pool, update_rows
+from executor.kernels_sparse import coalesce, pool, pool_rows, update_rows
 from executor.parameters import TableRows, allocate_rows
 from problem.model import EmbeddingTable
 
@@ -59,9 +59,10 @@ def reference(held: TableRows, ids: Ids, d_pooled: Floats) -> tuple[np.ndarray, 
     return rows, state
 
 
-@pytest.fixture(params=["scipy", "numpy"])
+@pytest.fixture(params=["native", "scipy", "numpy"])
 def _primitive(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run with SciPy's private primitives and with the fallback."""
+    """Run with compiled loops (where llvmlite is there), with SciPy's private primitives and with NumPy alone."""
+    monkeypatch.setattr(native, "_enabled", request.param == "native")
     if request.param == "numpy":
         monkeypatch.setattr(kernels_sparse, "_sparsetools", None)
 
@@ -151,6 +152,35 @@ def test_coalesce_sums_each_distinct_row_once() -> None:
     expected = np.unique(ids[(ids >= 3) & (ids < 12)])
     np.testing.assert_array_equal(touched + 3, expected)
     np.testing.assert_allclose(gradient, (one_hot(ids).T @ d_pooled)[expected], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("_primitive")
+@pytest.mark.parametrize("pooling", ["sum", "mean", "weighted"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_pooling_rules_and_their_updates(pooling: str, optimizer: str) -> None:
+    """Bags of every length, empty ones too: pooled by a dense matrix of factors A, the gradient of the rows is A^T d."""
+    ids, d_pooled = drawn()
+    ids[np.arange(BATCH)[:, None] % (LENGTH + 1) <= np.arange(LENGTH)] = -1
+    weights = np.random.default_rng(3).normal(size=ids.shape).astype(np.float32)
+    factors = np.zeros((BATCH, ROWS))
+    for sample in range(BATCH):
+        for place in np.flatnonzero(ids[sample] >= 0):
+            share = {"sum": 1.0, "mean": 1 / (ids[sample] >= 0).sum(), "weighted": weights[sample, place]}[pooling]
+            factors[sample, ids[sample, place]] += share
+    held = allocate_rows(EmbeddingTable("t", ROWS, DIM, optimizer=optimizer, pooling=pooling, max_ids=LENGTH), 0, ROWS)
+    held.initialise(7)
+    out, before = np.full((BATCH, DIM), np.nan, np.float32), held.rows.astype(np.float64)
+    given = weights if pooling == "weighted" else None
+    pool_rows(held, ids, given, out)
+    np.testing.assert_allclose(out, factors @ before, rtol=1e-5, atol=1e-6)
+    assert not out[0].any()
+    gradient = factors.T @ d_pooled.astype(np.float64)
+    if optimizer == "adagrad":
+        gradient /= np.abs(gradient) + 1e-10
+    elif optimizer == "rowwise_adagrad":
+        gradient /= np.sqrt(np.mean(gradient**2, axis=1, keepdims=True)) + 1e-8
+    update_rows(held, ids, d_pooled, RATE, given)
+    np.testing.assert_allclose(held.rows, before - RATE * gradient, rtol=1e-4, atol=1e-5)
 
 
 def test_no_id_in_range_changes_nothing() -> None:

@@ -50,6 +50,13 @@ def row_split() -> Plan:
     return plans.plan(dlrm([13, 32, 16], found, [32, 1]), servers=2, shards=shards, nodes=2, tags={"top0": 1}, batch=64)
 
 
+def bags(pooling: str) -> Plan:
+    """Bags of 0 to 5 ids, pooled by one rule, from a table over two servers and a whole one."""
+    found = tables(2, 300, 16, pooling_factor=2.5, max_ids=5, pooling=pooling, optimizer="rowwise_adagrad")
+    shards = [Shard("t0", 0, 0, 180), Shard("t0", 1, 180, 300), Shard("t1", 1, 0, 300)]
+    return plans.plan(dlrm([13, 32, 16], found, [32, 1]), servers=2, shards=shards, nodes=2, tags={"top0": 1}, batch=64)
+
+
 def branches(nodes: list[int]) -> Plan:
     """Four branches over nodes."""
     model = plans.branches(4, tables(4, 200, 8), width=24)
@@ -85,6 +92,9 @@ PLANS = {
     "branches elsewhere": branches([1, 2]),
     "branches mixed": branches([0, 1, 2]),
     "rows split": row_split(),
+    "bags summed": bags("sum"),
+    "bags averaged": bags("mean"),
+    "bags weighted": bags("weighted"),
     "cross on two nodes": cross_layers(cross1=1, deep=2),
     "cross on one node": cross_layers(cross1=1, deep=1),
     "cross apart": cross_layers(x0=1, cross0=2, cross1=1, both=2),
@@ -131,7 +141,7 @@ def test_loop_back_of_any_graph_equals_the_oracle_to_the_bit(plan: Plan) -> None
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize(
-    "name", ["all dp", "mp every second", "branches elsewhere", "rows split", "cross apart", "adagrad"]
+    "name", ["all dp", "mp every second", "branches elsewhere", "rows split", "bags weighted", "cross apart", "adagrad"]
 )
 def test_processes_equal_the_oracle_to_the_bit(name: str) -> None:
     """The same programs with one process for each worker."""

@@ -179,6 +179,7 @@ def test_training_learns_the_planted_model(optimizer: str, table_optimizer: str,
     ("break_batch", "expected"),
     [
         (lambda b: Batch(b.dense[:, :2], b.ids, b.labels), r"dense = \(4, 2\).*\(4, 3\)"),
+        (lambda b: Batch(b.dense, b.ids | {"t1": b.ids["t1"] * 0 - 1}, b.labels), r"ids.t1\[0, 0\] = -1.*0 to 49"),
         (lambda b: Batch(b.dense, {"t0": b.ids["t0"]}, b.labels), r"ids.t1 = None.*\(4, 1\)"),
         (lambda b: Batch(b.dense, b.ids | {"t1": b.ids["t1"].astype(np.int64)}, b.labels), "ids.t1.*int64.*int32"),
         (lambda b: Batch(b.dense, b.ids | {"t1": b.ids["t1"] + np.int32(50)}, b.labels), r"ids.t1\[0, 0\].*0 to 49"),

@@ -64,7 +64,7 @@ def test_two_layers_wide_on_node_0() -> None:
 
 def _dlrm(draw: random.Random, ranks: int, size: int, groups: int) -> tuple[Plan, CostTable]:
     """A small two-tower model with two tables, one of them split over two servers, and random tags."""
-    tables = (EmbeddingTable("t0", 10, 8), EmbeddingTable("t1", 10, 8, 3.0))
+    tables = (EmbeddingTable("t0", 10, 8), EmbeddingTable("t1", 10, 8, 3.0, pooling="weighted", max_ids=5))
     graph = Graph(
         (
             Operator("x", Kind.DENSE_INPUT, (), 4),

@@ -65,6 +65,16 @@ def test_work_of_lookup_and_interaction_by_hand():
     assert graph["interaction"].forward.flops_per_sample == 2 * 9 * 2
 
 
+def test_work_of_bags_by_hand():
+    """A weighted bag of 0 to 4 ids, 1.5 on average: 1.5 rows of 8 read and multiplied; 4 ids and 4 weights requested."""
+    spec = {"name": "t", "rows": 100, "dim": 8, "pooling_factor": 1.5, "max_ids": 4, "pooling": "weighted"}
+    model = model_from_spec({"name": "m", "dense_features": 0, "top_mlp": [1], "tables": [spec]})
+    (table,) = model.tables
+    assert (table.ids_per_sample, table.mean_ids, table.request_elements) == (4, 1.5, 8)
+    forward = model.graph["t"].forward
+    assert (forward.flops_per_sample, forward.bytes_per_sample) == (2 * 1.5 * 8, 1.5 * 8 * 4 + 8 * 4)
+
+
 def test_dcn():
     """The cross network is a concatenation and N low-rank layers, each with the concatenation as first input."""
     model = tiny(interaction="dcn", cross_layers=2, cross_rank=3)
@@ -135,6 +145,9 @@ def test_counted_tables():
         ({"tables": [{"name": "a@ps0", "rows": 4}]}, "tables[0](a@ps0).name"),
         ({"tables": [{"name": "a", "row": 4}]}, "tables[0](a).row"),
         ({"tables": [{"name": "a"}]}, "tables[0](a).rows"),
+        ({"tables": [{"name": "a", "rows": 4, "pooling": "max"}]}, "tables[0](a).pooling"),
+        ({"tables": [{"name": "a", "rows": 4, "pooling_factor": 3, "max_ids": 2}]}, "tables(a).max_ids"),
+        ({"tables": [{"name": "weights.a", "rows": 4}]}, "tables[0](weights.a).name"),
         ({"tables": ["a"]}, "tables[0]"),
         ({"batch": 0}, "batch"),
         ({"learning_rate": float("nan")}, "learning_rate"),

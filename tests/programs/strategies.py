@@ -14,7 +14,7 @@ from tests.programs import plans
 @st.composite
 def models(draw: st.DrawFn) -> Model:
     """A directed acyclic graph of 1 to 6 layers over dense features and up to 3 tables, ended by one logit and the loss."""
-    found = [EmbeddingTable(f"t{i}", draw(st.integers(1, 12)), 3) for i in range(draw(st.integers(0, 3)))]
+    found = [_table(draw, f"t{i}") for i in range(draw(st.integers(0, 3)))]
     ops = [Operator("dense", Kind.DENSE_INPUT, width=3)]
     ops += [Operator(table.name, Kind.LOOKUP, width=3, table=table.name) for table in found]
     for index in range(draw(st.integers(1, 6))):
@@ -60,6 +60,14 @@ def random_plans(draw: st.DrawFn, *, max_ranks: int = 3, max_groups: int = 2) ->
         shards=[shard for table in model.tables for shard in _shards(draw, table, servers)],
         sync=Sync(draw(st.sampled_from(["background", "foreground"])), gap=2) if groups > 1 else None,
         synchronous=draw(st.booleans()),
+    )
+
+
+def _table(draw: st.DrawFn, name: str) -> EmbeddingTable:
+    """A small table of rows 3 wide, pooled by any rule, with bags of one length or of any."""
+    most, pooling = draw(st.integers(0, 3)), draw(st.sampled_from(["sum", "mean", "weighted"]))
+    return EmbeddingTable(
+        name, draw(st.integers(1, 12)), 3, pooling_factor=most / 2 or 1.0, pooling=pooling, max_ids=most
     )
 
 
