@@ -135,6 +135,7 @@ def load(path: Path, plan: Plan, state: JobState) -> Done:
                 source = "centre" if groups > 1 else "group0"
                 _load_parameters(archive, source, source, state.centre)
             _load_feedback(archive, plan, state, groups, int(manifest["ranks"]))
+            _load_sync(archive, plan, state, groups)
             for entry in _table_entries(state):
                 _read(archive, *entry)
             return Done(int(manifest["step"]), int(manifest["samples"]))
@@ -184,7 +185,31 @@ def _entries(plan: Plan, state: JobState) -> Iterator[Entry]:
     for (group, rank), memories in state.feedback.items():
         for op, memory in memories.items():
             yield f"group{group}/rank{rank}/{op}", memory.shape, [memory]
+    yield from _sync_entries(state)
     yield from _table_entries(state)
+
+
+def _sync_entries(state: JobState) -> Iterator[Entry]:
+    """What the rules of synchronisation remember: block momentum; of gradient push what is known and what is unsent."""
+    if state.velocity is not None:
+        for name in state.velocity.operators:
+            flat = state.velocity.flat(name)
+            yield f"velocity/{name}", flat.shape, [flat]
+    for (group, _), memory in state.pushed.items():
+        for name in memory.known.operators:
+            flat = memory.known.flat(name)
+            yield f"group{group}/known/{name}", flat.shape, [flat]
+        for name, unsent in memory.unsent.items():
+            yield f"group{group}/unsent/{name}", unsent.shape, [unsent]
+
+
+def _load_sync(archive: zipfile.ZipFile, plan: Plan, state: JobState, groups: int) -> None:
+    """Fill what the rules remember; with another number of groups, or of another rule, start from the parameters."""
+    state.settle()
+    names = set(archive.namelist())
+    for name, shape, parts in _sync_entries(state) if groups == len(plan.groups) else ():
+        if f"{name}.npy" in names:
+            _read(archive, name, shape, parts)
 
 
 def _trained(plan: Plan) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The instructions that need several workers at once: all-reduce, updates in rank order, and the elastic exchange.
+"""The instructions that need several workers at once: all-reduce, updates in rank order, and the exchange of groups.
 
 All sums are taken in a fixed order (rank order, server order), so synchronous runs repeat to the bit.
 """
@@ -14,6 +14,7 @@ import numpy as np
 from executor.arrays import Floats
 from executor.clock import Clock
 from executor.parameters import Parameters
+from executor.pushing import Pusher
 from executor.state import Record
 from executor.transport import Line
 from executor.wiring import Label, Wiring, copies_at, node_of
@@ -102,19 +103,20 @@ def in_rank_order(end: Endpoint, action: Callable[[], None]) -> None:
             end.send(("go", *key, rank))
 
 
-def elastic_exchange(end: Endpoint, step: SyncStep, parameters: Parameters) -> None:
-    """Take part in an exchange between groups: push parameters, add the elastic difference, pass it on.
+def exchange(end: Endpoint, step: SyncStep, parameters: Parameters, pusher: Pusher, number: int) -> None:
+    """Take part in exchange ``number`` (from 0) between groups: push, add the difference that the answers make, pass it on.
 
-    x += alpha (centre - x) here, centre += alpha (x - centre) at the sync server (EASGD, Zhang, Choromanska, LeCun, 2015).
+    What is pushed and what an answer is, ``executor.pushing`` knows; what the servers do, ``executor.centre``.
     """
     me = end.worker
     servers = [s for s, names in enumerate(step.exchange) if names]
     differences: dict[str, Floats] = {}
     for server in servers:
-        end.send(("push", me.name, server), [parameters.flat(name) for name in step.exchange[server]])
+        end.send(("push", me.name, server), pusher.message(step.exchange[server], number))
     for server in servers:
-        answer = end.receive(("pull", me.name, server))
-        differences |= dict(zip(step.exchange[server], answer, strict=True))
+        answers = end.receive(("pull", me.name, server))
+        for name, answer in zip(step.exchange[server], answers, strict=True):
+            differences[name] = pusher.difference(name, answer)
     for name, difference in differences.items():
         parameters.flat(name)[...] += difference
     for follower in step.followers:
@@ -123,14 +125,3 @@ def elastic_exchange(end: Endpoint, step: SyncStep, parameters: Parameters) -> N
         received = end.receive(("follow", me.group, node_of(me)))
         for name, difference in zip(step.follow, received, strict=True):
             parameters.flat(name)[...] += difference
-
-
-def answer_exchange(end: Endpoint, client: str, names: Sequence[str], centre: Parameters, alpha: float) -> None:
-    """Sync server: take one client's parameters, move the centre towards them, send the client its difference."""
-    pushed = end.receive(("push", client, end.worker.rank))
-    differences = []
-    for name, values in zip(names, pushed, strict=True):
-        difference = np.multiply(centre.flat(name) - values, np.float32(alpha))
-        centre.flat(name)[...] -= difference
-        differences.append(difference)
-    end.send(("pull", client, end.worker.rank), differences)

@@ -18,12 +18,14 @@ from executor.coded import Coders
 from executor.coded_reduce import make_reducer
 from executor.data.batch import Batch
 from executor.errors import NotFinite
-from executor.exchange import Endpoint, all_reduce, elastic_exchange, in_rank_order
+from executor.exchange import Endpoint, all_reduce, exchange, in_rank_order
 from executor.kernels import by_distinct_input, make_kernel
 from executor.kernels_sparse import pool_rows, update_rows
 from executor.kernels_update import update_dense
 from executor.parameters import Parameters
+from executor.pushing import Pusher
 from executor.state import JobState
+from executor.wiring import node_of
 from placement.plan import Plan
 from problem.graph import FLOAT_BYTES, Kind
 from programs.instructions import (
@@ -151,7 +153,7 @@ class Interpreter:
             case Metric():
                 return self._metric
             case SyncStep():
-                return lambda: self._sync(instruction)
+                return self._bind_sync(instruction)
 
     def _bind_all_reduce(self, instruction: AllReduce) -> Action:
         buffer, worker = self.all_gradients[: instruction.bytes // FLOAT_BYTES], self.end.worker
@@ -300,9 +302,18 @@ class Interpreter:
         if not np.isfinite(self.loss):
             raise NotFinite(f"loss is {self.loss} at step {self.step}")
 
-    def _sync(self, instruction: SyncStep) -> None:
-        """Exchange now if the step's number says so; a shadow worker is only woken when it does."""
-        assert self.plan.sync is not None
-        assert self.node is not None
-        if self.end.worker.role == "shadow" or (self.step + 1) % self.plan.sync.gap == 0:
-            elastic_exchange(self.end, instruction, self.node)
+    def _bind_sync(self, instruction: SyncStep) -> Action:
+        """Exchange when the step's number says so; a shadow worker is only woken when it does."""
+        plan, worker, node = self.plan, self.end.worker, self.node
+        assert plan.sync is not None
+        assert node is not None
+        memory = self.state.pushed.get((worker.group, node_of(worker)))
+        pusher, gap = Pusher(plan, instruction, node, memory), plan.sync.gap
+
+        def sync() -> None:
+            if worker.role == "shadow":
+                exchange(self.end, instruction, node, pusher, self.step)
+            elif (self.step + 1) % gap == 0:
+                exchange(self.end, instruction, node, pusher, self.step // gap)
+
+        return sync

@@ -7,6 +7,7 @@ sees the same copy and nothing is left behind. Which worker may touch what follo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -17,8 +18,9 @@ from executor.arrays import BufferFactory, Floats
 from executor.codecs.dct import forget
 from executor.homes import Home, node_home, server_home, sync_home
 from executor.parameters import Parameters, TableRows, allocate_rows
+from executor.pushing import PushMemory
 from executor.transport import shared_array
-from placement.codecs import ALL_REDUCE, parse_codec
+from placement.codecs import ALL_REDUCE, EXCHANGE, parse_codec
 from placement.plan import Plan
 from problem.model import Model
 from programs.transform import sync_server_of
@@ -48,12 +50,18 @@ class JobState:
         The EASGD centre; None with one group.
     feedback : Mapping of (group, rank) to Mapping of str to ndarray
         By operator what a rank remembers of gradients under DCT-DP, (elements + 1,); empty without it.
+    velocity : Parameters or None
+        Block momentum, for ``bmuf`` only.
+    pushed : Mapping of (group, node) to PushMemory
+        What nodes remember for gradient push; empty for other algorithms.
     """
 
     dense: Mapping[tuple[int, int], Parameters]
     rows: tuple[TableRows | None, ...]
     centre: Parameters | None
     feedback: Mapping[tuple[int, int], Mapping[str, Floats]] = field(default_factory=dict)
+    velocity: Parameters | None = None
+    pushed: Mapping[tuple[int, int], PushMemory] = field(default_factory=dict)
 
     def initialise(self, seed: int) -> None:
         """Set everything to its start value: the same for every copy of a parameter."""
@@ -65,12 +73,24 @@ class JobState:
         if self.centre is not None:
             self.centre.initialise(seed)
         self.forget()
+        self.settle()
 
     def forget(self) -> None:
         """Drop what ranks remember of gradients."""
         for memories in self.feedback.values():
             for memory in memories.values():
                 forget(memory)
+
+    def settle(self) -> None:
+        """Take the parameters for those of the last exchange, of which nothing is unsent; drop block momentum."""
+        for place, memory in self.pushed.items():
+            for name in memory.known.operators:
+                memory.known.flat(name)[...] = self.dense[place].flat(name)
+            for unsent in memory.unsent.values():
+                forget(unsent)
+        if self.velocity is not None:
+            for name in self.velocity.operators:
+                self.velocity.flat(name)[...] = 0.0
 
 
 def allocate_state(plan: Plan, memory: Callable[[Home], BufferFactory] = lambda home: shared_buffer) -> JobState:
@@ -99,7 +119,26 @@ def allocate_state(plan: Plan, memory: Callable[[Home], BufferFactory] = lambda 
         else None
         for s in plan.shards
     )
-    return JobState(dense, rows, _allocate_centre(plan, memory), _allocate_feedback(plan, memory))
+    centre = _allocate_centre(plan, memory)
+    velocity = _allocate_centre(plan, memory) if plan.sync is not None and plan.sync.algorithm == "bmuf" else None
+    return JobState(dense, rows, centre, _allocate_feedback(plan, memory), velocity, _allocate_pushed(plan, memory))
+
+
+def _allocate_pushed(plan: Plan, memory: Callable[[Home], BufferFactory]) -> dict[tuple[int, int], PushMemory]:
+    if plan.sync is None or len(plan.groups) == 1 or plan.sync.algorithm != "push":
+        return {}
+    graph, found = plan.model.graph, {}
+    for group, node in itertools.product(range(len(plan.groups)), range(plan.group_size)):
+        names, here = exchanged_operators(plan, node), memory(node_home(group, node))
+        coded = names if plan.codec(EXCHANGE) else ()
+        unsent = {name: here(f"{name}.unsent", graph[name].parameters + 1) for name in coded}
+        found[group, node] = PushMemory(Parameters(plan.model, here, names), unsent)
+    return found
+
+
+def exchanged_operators(plan: Plan, node: int) -> tuple[str, ...]:
+    """Operators that a node of a group exchanges with the sync servers: its own, and node 0 those that are DP."""
+    return (plan.dp_ops if node == 0 else ()) + plan.mp_ops(node)
 
 
 def _allocate_centre(plan: Plan, memory: Callable[[Home], BufferFactory]) -> Parameters | None:
@@ -128,9 +167,12 @@ def pieces(plan: Plan, state: JobState) -> Iterator[tuple[Home, Floats]]:
         if rows is not None:
             yield server_home(shard.server), rows.rows.reshape(-1)
             yield server_home(shard.server), rows.state.reshape(-1)
-    if state.centre is not None:
-        for name, server in sync_server_of(plan).items():
-            yield from ((sync_home(server), flat) for flat in (state.centre.flat(name), state.centre.state(name)))
+    for of_servers in (state.centre, state.velocity):
+        if of_servers is not None:
+            for name, server in sync_server_of(plan).items():
+                yield from ((sync_home(server), flat) for flat in (of_servers.flat(name), of_servers.state(name)))
+    for key, pushed in state.pushed.items():
+        yield from ((node_home(*key), flat) for flat in (*_buffers(pushed.known), *pushed.unsent.values()))
     for key, memories in state.feedback.items():
         yield from ((node_home(*key), memory) for memory in memories.values())
 

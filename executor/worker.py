@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from executor.centre import Clerk
 from executor.errors import PeerGone
-from executor.exchange import Endpoint, answer_exchange
+from executor.exchange import Endpoint
 from executor.interpreter import Context, Interpreter
 from placement.plan import Plan
-from programs.instructions import SyncStep
 from programs.workers import Worker
 
 
@@ -59,36 +59,20 @@ def _run_shadow(end: Endpoint, context: Context, steps: range) -> None:
 
 
 def _serve_exchanges(end: Endpoint, context: Context) -> None:
-    """Answer exchanges as they come until all clients have gone.
+    """Answer exchanges as they come, or round by round, until all clients have gone.
 
     On the virtual clocks clients do not queue here: an answer is as late as its request and the work on it.
     """
-    centre, sync = context.state.centre, context.plan.sync
-    assert centre is not None
-    assert sync is not None
-    clients = [
-        (str(label[1]), _exchanged(end, str(label[1])))
-        for label in end.wiring.channels
-        if label[0] == "push" and label[2] == end.worker.rank
-    ]
-    inbox = end.wiring.transport.inbox([end.channel(("push", name, end.worker.rank)) for name, _ in clients])
-    left = len(clients)
+    clerk = Clerk(end, context.plan, context.state)
+    inbox = end.wiring.transport.inbox(clerk.channels())
+    left = len(clerk.clients)
     while left:
         for position in inbox.wait(end.record):
             try:
-                end.clock.forget()
-                end.clock.begin()
-                answer_exchange(end, *clients[position], centre, sync.alpha)
-                end.record.tick()
+                clerk.take(position)
             except PeerGone:
                 inbox.drop(position)
                 left -= 1
-
-
-def _exchanged(end: Endpoint, client: str) -> tuple[str, ...]:
-    """Operators whose centre this server holds and the client exchanges."""
-    program = next(worker.program for worker in end.wiring.workers if worker.name == client)
-    return next(i.exchange[end.worker.rank] for i in program if isinstance(i, SyncStep))
 
 
 def session_number(plan: Plan, worker: Worker) -> int:

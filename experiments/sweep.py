@@ -63,6 +63,7 @@ class Grid(Schema):
     nic_gbps: OneOrMore[Literal["auto"] | Positive] = ("auto",)
     sync_gap: OneOrMore[Annotated[int, Field(ge=1)]] = (8,)
     sync_mode: OneOrMore[Literal["background", "foreground"]] = ("background",)
+    sync_algorithm: OneOrMore[Literal["easgd", "ma", "bmuf", "push"]] = ("easgd",)
     max_rows: OneOrMore[Count] = ("auto",)
     seed: OneOrMore[int] = (0,)
 
@@ -152,6 +153,7 @@ def _options(scenario: dict[str, Any], do: Do) -> SolveOptions:
         max_replicas=scenario["max_replicas"],
         sync_gap=scenario["sync_gap"],
         sync_mode=scenario["sync_mode"],
+        sync_algorithm=scenario["sync_algorithm"],
         seed=scenario["seed"],
         time_limit_seconds=do.time_limit,
         gap=do.gap,

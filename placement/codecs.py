@@ -6,8 +6,9 @@
 ``rowwise8``, ``4``, ``2``, ``1``    rows at so many bits, rounded at random, right on average
 ``dct-mp:KEEP[:RULE]``               of a cut: the largest share KEEP of each sample (``bitmask``), and the gradient of
                                      those (``values``); RULE ``exact``, ``laplace`` or ``laplace_one_sided``
-``dct-dp:KEEP[:EVERY]``              of an all-reduce: the largest share KEEP of each operator's gradient, with error
-                                     feedback, a new threshold every EVERY steps (1000)
+``dct-dp:KEEP[:EVERY]``              of an all-reduce, or of what is pushed to the sync servers: the largest share KEEP of
+                                     each operator's gradient, with error feedback, a new threshold every EVERY times
+                                     (1000)
 ===================================  ==================================================================================
 
 Knows text and sizes; the arithmetic is the executor's.
@@ -28,6 +29,8 @@ RULES = ("exact", "laplace", "laplace_one_sided")
 POOLED, PUSH = "pooled", "push"
 #: The all-reduce of the gradients of DP operators, and what it can take.
 ALL_REDUCE, ALL_REDUCE_CODECS = "allreduce", f"fp32, {', '.join(sorted(HALF))} and dct-dp:KEEP[:EVERY]"
+#: What the sync algorithm ``push`` sends to the sync servers.
+EXCHANGE = "exchange"
 #: Steps between two thresholds of DCT-DP unless said otherwise: the paper's headline setting.
 EVERY = 1000
 
@@ -104,15 +107,18 @@ def check_codec(edge: str, name: str, model: Model) -> None:
     ValueError
         There is no such edge or no such codec, or it leaves out elements where no cut gives a mask.
     """
-    if edge not in {POOLED, PUSH, ALL_REDUCE} and edge not in model.graph:
-        raise ValueError(f"no such edge: allowed are {POOLED}, {PUSH}, {ALL_REDUCE} and the names of operators")
+    if edge not in {POOLED, PUSH, ALL_REDUCE, EXCHANGE} and edge not in model.graph:
+        known = ", ".join((POOLED, PUSH, ALL_REDUCE, EXCHANGE))
+        raise ValueError(f"no such edge: allowed are {known} and the names of operators")
     chosen = parse_codec(name)
     if edge == ALL_REDUCE and not (chosen.every or chosen.forward in {Codec.FP32, *HALF}):
         raise ValueError(f"codec {name!r}: allowed are {ALL_REDUCE_CODECS}")
     if edge in {POOLED, PUSH} and (chosen.is_sparse or chosen.every):
         raise ValueError(f"codec {name!r}: allowed are {', '.join(EVERY_ELEMENT)}")
-    if chosen.every and edge != ALL_REDUCE:
-        raise ValueError(f"codec {name!r}: for {ALL_REDUCE} only")
+    if edge == EXCHANGE and not (chosen.every or chosen.forward is Codec.FP32):
+        raise ValueError(f"codec {name!r}: allowed are fp32 and dct-dp:KEEP[:EVERY]")
+    if chosen.every and edge not in {ALL_REDUCE, EXCHANGE}:
+        raise ValueError(f"codec {name!r}: for {ALL_REDUCE} and {EXCHANGE} only")
 
 
 def _share(text: str) -> float | None:

@@ -74,12 +74,13 @@ def stall_seconds(problem: GroupProblem, tags: Mapping[str, Tag]) -> float:
     if problem.sync is None or problem.groups == 1 or problem.sync.mode != "foreground":
         return 0.0
     costs, longest = problem.costs, 0.0
+    together = problem.groups if problem.sync.averages else 1  # requests that a server answers at once
     for node, sizes in enumerate(exchange_bytes(problem, tags)):
         seconds = 0.0
         for server, size in zip(problem.sync_servers, sizes, strict=True):
             if size:
                 ends = costs.message.send(size) + costs.message.receive(size) + costs.exchange_seconds_per_byte * size
-                speed = problem.slowdown[node] + costs.slowdown(server)
+                speed = problem.slowdown[node] + together * costs.slowdown(server)
                 seconds += speed * ends + 2 * wire_seconds(problem.nodes[node], server, size)
         longest = max(longest, seconds)
     return longest / problem.steps_per_exchange

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from placement.codecs import check_codec
+from placement.codecs import EXCHANGE, check_codec
 from placement.errors import InvalidPlan
 from problem.cluster import Node
 from problem.graph import Kind
@@ -41,7 +41,19 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """How groups are kept together: EASGD against a centre copy on the sync servers.
+    """How groups are kept together, by way of a centre c on the sync servers; x is a group's copy.
+
+    ==========  ====================================================================================================
+    ``easgd``   x += alpha (c - x), c += alpha (x - c), a group at a time (Zhang, Choromanska, LeCun, 2015)
+    ``ma``      model average: c = mean of all x, x += alpha (c - x)
+    ``bmuf``    block momentum (Chen and Huo, ICASSP 2016): v = momentum v + rate (mean of all x - c), c += v,
+                x += alpha (c - x)
+    ``push``    gradient push to a parameter server: c += what x has moved since the last exchange, a group at a time,
+                x = c + what it has moved meanwhile; ``codecs["exchange"]`` may compress what is pushed (DCT-DP)
+    ==========  ====================================================================================================
+
+    ``ma`` and ``bmuf`` wait for all groups in every exchange and take them in the order of their numbers. (ShadowSync,
+    Zheng et al., 2020, names MA and BMUF; these formulas are the ones in common use, not read in that paper.)
 
     Parameters
     ----------
@@ -51,12 +63,24 @@ class Sync:
     gap : int
         Steps between two exchanges.
     alpha : float
-        Elastic rate: x += alpha (centre - x), centre += alpha (x - centre).
+        Elastic rate, above 0 and up to 1; ``push`` has none.
+    algorithm : str
+        ``easgd``, ``ma``, ``bmuf`` or ``push``.
+    momentum, rate : float
+        Block momentum, at least 0 and below 1, and block learning rate, above 0, of ``bmuf``.
     """
 
     mode: Literal["background", "foreground"] = "background"
     gap: int = 8
     alpha: float = 0.45
+    algorithm: Literal["easgd", "ma", "bmuf", "push"] = "easgd"
+    momentum: float = 0.0
+    rate: float = 1.0
+
+    @property
+    def averages(self) -> bool:
+        """Whether an exchange is one of all groups together."""
+        return self.algorithm in {"ma", "bmuf"}
 
 
 @dataclass(frozen=True)
@@ -90,7 +114,8 @@ class Plan:
     codecs : Mapping of str to str
         How messages are compressed (``placement.codecs``): by operator, its output wherever it is sent to another node
         of the group, and the gradient that comes back; ``pooled`` and ``push``: what comes from the embedding servers,
-        and its gradients; ``allreduce``: gradients of DP operators. Everything else is float32.
+        and its gradients; ``allreduce``: gradients of DP operators; ``exchange``: what ``push`` sends to the sync
+        servers. Everything else is float32.
     """
 
     model: Model
@@ -139,6 +164,13 @@ class Plan:
             op.name for op in graph if op.parameters and self.tags.get(op.name) == tag and graph.needs_gradient[op.name]
         )
 
+    @property
+    def rounds(self) -> bool:
+        """Whether sync servers wait for all groups and take them in order, which makes an exchange repeatable."""
+        if self.sync is None:
+            return False
+        return self.sync.averages or (self.synchronous and self.sync.mode == "foreground")
+
     def codec(self, edge: str) -> str:
         """Return the codec of an edge; empty where it is float32."""
         chosen = self.codecs.get(edge, "fp32")
@@ -161,6 +193,18 @@ def _check_settings(plan: Plan) -> None:
         raise InvalidPlan(f"hogwild = {plan.hogwild}: synchronous plans have one thread per rank")
     if len(plan.groups) > 1 and (plan.sync is None or not plan.sync_servers):
         raise InvalidPlan(f"{len(plan.groups)} groups: need sync settings and at least one sync server")
+    if plan.sync is not None:
+        _check_sync(plan.sync)
+
+
+def _check_sync(sync: Sync) -> None:
+    if sync.gap < 1:
+        raise InvalidPlan(f"sync gap {sync.gap}: allowed is at least 1")
+    if not 0.0 < sync.alpha <= 1.0:
+        raise InvalidPlan(f"sync alpha {sync.alpha:g}: allowed is above 0 and up to 1")
+    if not 0.0 <= sync.momentum < 1.0 or sync.rate <= 0.0:
+        allowed = "momentum at least 0 and below 1, rate above 0"
+        raise InvalidPlan(f"sync momentum {sync.momentum:g}, rate {sync.rate:g}: allowed are {allowed}")
 
 
 def _check_tags(plan: Plan) -> None:
@@ -203,3 +247,7 @@ def _check_codecs(plan: Plan) -> None:
             check_codec(edge, name, plan.model)
         except ValueError as error:
             raise InvalidPlan(f"edge {edge!r}: {error}") from None
+    if plan.codec(EXCHANGE) and plan.sync is not None and plan.sync.algorithm != "push":
+        raise InvalidPlan(
+            f"edge {EXCHANGE!r}: only the sync algorithm 'push' is compressed, not {plan.sync.algorithm!r}"
+        )

@@ -145,11 +145,12 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class SyncStep:
-    """Exchange parameters with the sync servers by the elastic rule, at steps divisible by the gap.
+    """Exchange parameters with the sync servers by the plan's rule (``placement.plan.Sync``), at steps divisible by the gap.
 
-    The node sends ``exchange`` (split by sync server: ``exchange_bytes[s]``) and gets the elastic difference back,
-    which it adds to its copy and passes on to ``followers`` (the other ranks, for DP operators: ``forward_bytes``). A
-    follower instead receives ``follow`` from node 0 (``leader``), ``follow_bytes``.
+    The node sends ``exchange`` (split by sync server: ``exchange_bytes[s]``; ``pushed_bytes[s]`` if ``codec`` makes them
+    fewer) and gets as many values back. The difference that they make it adds to its copy and passes on to ``followers``
+    (the other ranks, for DP operators: ``forward_bytes``). A follower instead receives ``follow`` from node 0
+    (``leader``), ``follow_bytes``.
     """
 
     exchange: tuple[tuple[str, ...], ...] = ()  # by sync server: the operators whose centre it holds
@@ -159,6 +160,12 @@ class SyncStep:
     followers: tuple[int, ...] = ()
     follow: tuple[str, ...] = ()
     follow_bytes: int = 0
+    codec: str = ""
+    pushed_bytes: tuple[int, ...] = ()
+
+    def request_bytes(self, server: int) -> int:
+        """Bytes on the wire to a sync server."""
+        return self.pushed_bytes[server] if self.codec else self.exchange_bytes[server]
 
 
 Instruction = NextBatch | Lookup | Compute | Send | Recv | Reduce | AllReduce | Update | Metric | SyncStep

@@ -84,7 +84,8 @@ def _shard(job: JobPrograms, index: int) -> str:
 
 def _describe_sync(step: SyncStep) -> str:
     exchanges = [
-        f"exchange {', '.join(names)} with sync{server} ({size} B)"
+        f"exchange {', '.join(names)} with sync{server} ({size} B"
+        + (f", {step.request_bytes(server)} B there, {step.codec})" if step.codec else ")")
         for server, (names, size) in enumerate(zip(step.exchange, step.exchange_bytes, strict=True))
         if names
     ]

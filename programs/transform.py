@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from placement.codecs import ALL_REDUCE, POOLED, PUSH
+from placement.codecs import ALL_REDUCE, EXCHANGE, POOLED, PUSH
 from placement.plan import DP, Plan
 from problem.graph import FLOAT_BYTES, Graph, Kind, Operator
 from programs.instructions import (
@@ -40,7 +40,7 @@ from programs.instructions import (
     SyncStep,
     Update,
 )
-from programs.wire import message_bytes, request_of
+from programs.wire import message_bytes, pushed_bytes, request_of
 
 
 @dataclass(frozen=True)
@@ -350,6 +350,7 @@ def _shadows(plan: Plan) -> dict[int, SyncStep]:
     """The exchange of each node of a group: node 0 leads for the DP operators, the other ranks follow."""
     dp_bytes, followers = _parameter_bytes(plan, plan.dp_ops), tuple(range(1, plan.ranks))
     shadows: dict[int, SyncStep] = {}
+    codec = plan.codec(EXCHANGE)
     for node in range(plan.group_size):
         own = (plan.dp_ops if node == 0 else ()) + plan.mp_ops(node)
         leads, follows = node == 0 and bool(plan.dp_ops and followers), node in followers and bool(plan.dp_ops)
@@ -363,6 +364,8 @@ def _shadows(plan: Plan) -> dict[int, SyncStep]:
                 followers=followers if leads else (),
                 follow=plan.dp_ops if follows else (),
                 follow_bytes=dp_bytes if follows else 0,
+                codec=codec,
+                pushed_bytes=tuple(pushed_bytes(plan, names) for names in exchange) if codec else (),
             )
     return shadows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cost_models.codecs import Message
-from placement.codecs import parse_codec
+from placement.codecs import EXCHANGE, parse_codec
 from placement.plan import Plan
 from problem.graph import FLOAT_BYTES
 from problem.model import EmbeddingTable
@@ -56,6 +56,17 @@ def message_bytes(plan: Plan, tensors: Iterable[str], codec: str = "") -> int:
     if not codec:
         return sum(plan.batch * columns(plan, name) * FLOAT_BYTES for name in tensors)
     return sum(message.bytes for message in _coded(plan, tensors, codec))
+
+
+def pushed_bytes(plan: Plan, ops: Iterable[str]) -> int:
+    """Return the bytes of a compressed push of operators' parameters, operator by operator."""
+    return sum(message.bytes for message in pushed_messages(plan, ops))
+
+
+def pushed_messages(plan: Plan, ops: Iterable[str]) -> list[Message]:
+    """Return what each operator's part of a compressed push is: the shortest of the sparse formats."""
+    chosen = parse_codec(plan.codec(EXCHANGE))
+    return [chosen.gradient_message(plan.model.graph[op].parameters) for op in ops]
 
 
 def coding_seconds(plan: Plan, instruction: Send | Recv) -> float:

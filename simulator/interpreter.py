@@ -203,7 +203,7 @@ class Interpreter:
 
     def _post(self, emit: Emit) -> None:
         ideal = self._network.ideal_ns(emit.source, emit.target, emit.bytes)
-        message = Message(self._engine.now, ideal, emit.reply)
+        message = Message(self._engine.now, ideal, emit.answer)
         self._network.send(emit.source, emit.target, emit.bytes, self._arrived, (emit.mailbox, message))
 
     def _arrived(self, delivery: tuple[Mailbox, Message]) -> None:
@@ -311,24 +311,25 @@ class Interpreter:
         meeting.inbox.serve = serve
 
     def _open(self, server: SyncServer) -> None:
-        """Let a sync server answer: one request after the other, in the order of arrival."""
+        """Let a sync server answer: one request, or one round of all groups, after the other, in the order of arrival."""
 
         def serve(message: Message) -> None:
-            server.queue.append(message)
-            if len(server.queue) == 1:
-                answer()
+            together = server.admit(message)
+            if together:
+                server.queue.append(together)
+                if len(server.queue) == 1:
+                    answer()
 
         def answer() -> None:
-            reply = server.queue[0].reply
-            work = self._lowering.answer(server.worker, reply.bytes if reply else 0)
-            server.machine.run(work.core_ns, work.traffic_bytes, answered, reply)
+            core_ns = sum(one.work.core_ns for one in server.queue[0])
+            server.machine.run(core_ns, 0.0, answered, None)
 
-        def answered(reply: Emit | None) -> None:
-            server.queue.popleft()
+        def answered(_: None) -> None:
+            together = server.queue.popleft()
             if server.queue:
                 answer()
-            if reply is not None:
-                self._post(reply)
+            for one in together:
+                self._post(one.reply)
 
         server.inbox.serve = serve
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from cost_models.costs import CostTable, PhaseCost
 from placement.plan import Plan
+from problem.cluster import Node
 from programs.instructions import (
     AllReduce,
     Compute,
@@ -28,12 +29,25 @@ from programs.instructions import (
     Update,
 )
 from programs.reduction import reduction
-from programs.wire import coding_seconds
+from programs.wire import coding_seconds, pushed_messages
 from programs.workers import Worker
 from simulator.engine import to_ns
 from simulator.folding import UNFOLDED, Folding
 from simulator.machines import Machine
-from simulator.primitives import Await, Emit, EveryGap, Lag, Mailbox, Meeting, Part, Primitive, Read, Reader, Work
+from simulator.primitives import (
+    Answer,
+    Await,
+    Emit,
+    EveryGap,
+    Lag,
+    Mailbox,
+    Meeting,
+    Part,
+    Primitive,
+    Read,
+    Reader,
+    Work,
+)
 
 
 class Lowering:
@@ -83,14 +97,16 @@ class Lowering:
         """Where the requests to a sync server arrive."""
         return self._mailbox("sync", sync_server)
 
-    def answer(self, worker: Worker, request_bytes: int) -> Work:
-        """Return what a sync server does for one request: take it, move the centre, send the difference back.
+    def _answer(self, server: int, step: SyncStep, back: Emit, node: int) -> Answer:
+        """Return what a sync server does for one request: take it, move the centre, send the answer back.
 
         Where one group stands for G, the requests of all G come at once and the last of them is the one that is timed.
         """
-        message = self._costs.message
-        seconds = message.receive(request_bytes) + message.send(request_bytes) + self._exchange(request_bytes)
-        return self._work(worker, seconds / self._machines[worker.node.name].share)
+        message, pushed = self._costs.message, pushed_messages(self._plan, step.exchange[server]) if step.codec else ()
+        seconds = message.receive(step.request_bytes(server)) + message.send(back.bytes) + self._exchange(back.bytes)
+        seconds += sum(part.decode_seconds for part in pushed)
+        at = self._plan.sync_servers[server]
+        return Answer(self._work_at(at, seconds / self._machines[at.name].share), back, node)
 
     # ---- one function per instruction
 
@@ -257,8 +273,11 @@ class Lowering:
         for server, size in asked:
             there = self._machines[self._plan.sync_servers[server].name].index
             back = Emit(self._mailbox("sync answer", server, worker.group, node), there, here, size)
-            yield self._work(worker, self._costs.message.send(size))
-            yield Emit(self.inbox(server), here, there, size, back)
+            pushed = pushed_messages(self._plan, step.exchange[server]) if step.codec else ()
+            encoding = sum(part.encode_seconds for part in pushed)
+            yield self._work(worker, self._costs.message.send(step.request_bytes(server)) + encoding)
+            answer = self._answer(server, step, back, node)
+            yield Emit(self.inbox(server), here, there, step.request_bytes(server), answer)
         for server, size in asked:
             yield from self._receive(worker, self._mailbox("sync answer", server, worker.group, node), size, Part.SYNC)
             yield self._work(worker, self._exchange(size))
@@ -284,7 +303,10 @@ class Lowering:
         yield self._work(worker, self._costs.message.receive(size) + decoding)
 
     def _work(self, worker: Worker, seconds: float, traffic_bytes: float = 0.0) -> Work:
-        slowness = self._machines[worker.node.name].slowness * self._costs.slowdown(worker.node)
+        return self._work_at(worker.node, seconds, traffic_bytes)
+
+    def _work_at(self, node: Node, seconds: float, traffic_bytes: float = 0.0) -> Work:
+        slowness = self._machines[node.name].slowness * self._costs.slowdown(node)
         return Work(to_ns(seconds * slowness), traffic_bytes)
 
     def _phase(self, worker: Worker, cost: PhaseCost) -> Work:

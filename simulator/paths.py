@@ -123,15 +123,13 @@ def _exchange_ns(runner: Runner, scenario: Scenario) -> float:
             inside -= 1
             if isinstance(primitive, Work):
                 total += primitive.core_ns
-            elif isinstance(primitive, Emit) and primitive.reply is not None:
-                ideal = scenario.network.ideal_ns(primitive.source, primitive.target, primitive.bytes)
-                total += 2 * ideal + _answer_ns(scenario, primitive)
+            elif isinstance(primitive, Emit) and primitive.answer is not None:
+                answer, network = primitive.answer, scenario.network
+                wire = network.ideal_ns(primitive.source, primitive.target, primitive.bytes)
+                back = network.ideal_ns(answer.reply.source, answer.reply.target, answer.reply.bytes)
+                parties = next(s.parties for s in scenario.servers if s.inbox is primitive.mailbox)
+                total += wire + back + parties * answer.work.core_ns
     return total
-
-
-def _answer_ns(scenario: Scenario, request: Emit) -> int:
-    server = next(server for server in scenario.servers if server.inbox is request.mailbox)
-    return scenario.lowering.answer(server.worker, request.bytes).core_ns
 
 
 @dataclass
@@ -220,11 +218,11 @@ def _book(stations: _Stations, rank: int, runner: Runner, primitive: Primitive, 
             stations.add(rank, ("memory_bandwidth", machine.index), machine, whole * weight, waits)
     elif isinstance(primitive, Emit):
         _book_message(stations, rank, primitive, weight, waits)
-        if primitive.reply is not None:
+        if primitive.answer is not None:
             server = next(s for s in stations.scenario.servers if s.inbox is primitive.mailbox)
-            answer = stations.scenario.lowering.answer(server.worker, primitive.bytes).core_ns * server.machine.share
+            answer = primitive.answer.work.core_ns * server.machine.share
             stations.add(rank, ("cpu", id(server.machine.cores)), server.machine, answer * weight, False)
-            _book_message(stations, rank, primitive.reply, weight, False)
+            _book_message(stations, rank, primitive.answer.reply, weight, False)
     elif isinstance(primitive, Read):
         stations.add(rank, ("reader", id(primitive.reader)), None, primitive.reader.interval_ns * weight, waits)
 

@@ -28,11 +28,11 @@ class Part(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A message under way: when it was handed to the network, how long it takes alone, whom a server answers."""
+    """A message under way: when it was handed to the network, how long it takes alone, what a sync server does then."""
 
     sent_ns: int
     ideal_ns: int
-    reply: Emit | None = None
+    answer: Answer | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +84,16 @@ class Emit(Primitive):
     source: int
     target: int
     bytes: int
-    reply: Emit | None = None
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What a sync server does for a request: work, then a message back. ``node`` of every group belongs to one round."""
+
+    work: Work
+    reply: Emit
+    node: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -145,7 +145,8 @@ def average_sync_gap(observer: Observer) -> float | None:
     scenario = observer.scenario
     if scenario.plan.sync is not None and len(scenario.plan.groups) > 1 and not scenario.shadows:
         return float(scenario.plan.sync.gap)
-    spans = [(s.paced_at[-1] - s.paced_at[0], len(s.paced_at) - 1) for s in scenario.shadows if len(s.paced_at) > 1]
+    paced = [[step for step in shadow.paced_at if step < observer.steps] for shadow in scenario.shadows]
+    spans = [(steps[-1] - steps[0], len(steps) - 1) for steps in paced if len(steps) > 1]
     count = sum(gaps for _, gaps in spans)
     return sum(steps for steps, _ in spans) / count if count else None
 

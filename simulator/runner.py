@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from random import Random
 
@@ -15,7 +15,7 @@ from programs.instructions import Instruction
 from programs.workers import Worker
 from simulator.conditions import UNDISTURBED, Conditions, lognormal
 from simulator.machines import Machine
-from simulator.primitives import EveryGap, Lag, Mailbox, Message, Part, Primitive, Work
+from simulator.primitives import Answer, EveryGap, Lag, Mailbox, Message, Part, Primitive, Work
 
 
 @dataclass(eq=False, slots=True)
@@ -162,9 +162,26 @@ class Shadow:
 
 @dataclass(eq=False, slots=True)
 class SyncServer:
-    """A sync server: one thread that answers requests in the order of their arrival."""
+    """A sync server: one thread that answers requests in the order of their arrival.
+
+    Where it takes all groups together, ``parties`` requests of one node make a round; they wait in ``arrived`` for it.
+    """
 
     worker: Worker
     machine: Machine
     inbox: Mailbox
-    queue: deque[Message] = field(default_factory=deque)
+    parties: int = 1
+    queue: deque[tuple[Answer, ...]] = field(default_factory=deque)
+    arrived: dict[int, list[Answer]] = field(default_factory=lambda: defaultdict(list))
+
+    def admit(self, message: Message) -> tuple[Answer, ...]:
+        """Take a request; return those that are answered together now, none if others of the round are missing."""
+        answer = message.answer
+        if answer is None:
+            return ()
+        waiting = self.arrived[answer.node]
+        waiting.append(answer)
+        if len(waiting) < self.parties:
+            return ()
+        del self.arrived[answer.node]
+        return tuple(waiting)

@@ -150,7 +150,9 @@ def stage(
         for runner in runners:
             runner.merge()
     _drop_slack_memory(machines, runners)
-    servers = tuple(SyncServer(w, by_name[w.node.name], lowering.inbox(w.rank)) for w in found if w.role == "sync")
+    parties = len(plan.groups) // folding.groups if plan.rounds else 1
+    syncs = [w for w in found if w.role == "sync"]
+    servers = tuple(SyncServer(w, by_name[w.node.name], lowering.inbox(w.rank), parties) for w in syncs)
     return Scenario(
         plan,
         engine,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -15,6 +16,22 @@ if TYPE_CHECKING:
     from placement.plan import Tag
     from placement.result import PlacementResult
     from problem.model import Model
+
+
+class Algorithm(StrEnum):
+    """How groups are kept together."""
+
+    EASGD = "easgd"
+    MA = "ma"
+    BMUF = "bmuf"
+    PUSH = "push"
+
+
+class Mode(StrEnum):
+    """Who exchanges with the sync servers."""
+
+    BACKGROUND = "background"
+    FOREGROUND = "foreground"
 
 
 def command(
@@ -33,7 +50,7 @@ def command(
     max_rows: Annotated[int | None, typer.Option(min=1, help="Cap the rows of every table (ids are hashed).")] = None,
     pin: Annotated[list[str] | None, typer.Option(help="OPERATOR=TAG: dp, or the index of a node. Repeatable.")] = None,
     codec: Annotated[
-        list[str] | None, typer.Option(help="EDGE=CODEC: EDGE an operator, pooled, push or allreduce. Repeatable.")
+        list[str] | None, typer.Option(help="EDGE=CODEC: EDGE an operator, pooled, push, allreduce or exchange.")
     ] = None,
     table_pin: Annotated[
         list[str] | None, typer.Option(help="TABLE=SERVER: a table whole on that embedding server. Repeatable.")
@@ -51,6 +68,8 @@ def command(
     movement_weight: Annotated[
         float, typer.Option(min=0.0, help="Seconds of a step that moving a byte from the warm start's plan may cost.")
     ] = 0.0,
+    sync_algorithm: Annotated[Algorithm, typer.Option(help="How groups are kept together.")] = Algorithm.EASGD,
+    sync_mode: Annotated[Mode, typer.Option(help="A worker beside the threads, or thread 0 stops.")] = Mode.BACKGROUND,
     sync_gap: Annotated[int, typer.Option(min=1, help="Steps between two exchanges of a group.")] = 8,
     time_limit: Annotated[float, typer.Option(min=0.01, help="Seconds for the whole search.")] = 60.0,
     gap: Annotated[float, typer.Option(min=0.0, help="Relative gap that is good enough.")] = 0.005,
@@ -85,6 +104,8 @@ def command(
         keep_apart=tuple(tuple(text.split(",")) for text in keep_apart or ()),
         warm_start=start,
         movement_seconds_per_byte=movement_weight,
+        sync_algorithm=cast("Any", str(sync_algorithm)),
+        sync_mode=cast("Any", str(sync_mode)),
         sync_gap=sync_gap,
         time_limit_seconds=time_limit,
         gap=gap,

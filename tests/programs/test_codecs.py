@@ -119,7 +119,7 @@ def test_any_plan_with_any_codec_is_a_valid_job(plan: Plan, cut: str, server: st
     [
         (
             {"middle": "bf16"},
-            "edge 'middle': no such edge: allowed are pooled, push, allreduce and the names of operators",
+            "edge 'middle': no such edge: allowed are pooled, push, allreduce, exchange and the names of operators",
         ),
         ({"bottom1": "zip"}, "edge 'bottom1': codec 'zip': allowed are fp32, bf16, fp16, rowwise8"),
         (
@@ -132,7 +132,8 @@ def test_any_plan_with_any_codec_is_a_valid_job(plan: Plan, cut: str, server: st
         ({"bottom1": "bf16:0.1"}, "codec 'bf16:0.1'"),
         ({"push": "dct-mp:0.1"}, "edge 'push': codec 'dct-mp:0.1': allowed are fp32"),
         ({"push": "dct-dp:0.1"}, "edge 'push': codec 'dct-dp:0.1': allowed are fp32"),
-        ({"bottom1": "dct-dp:0.1"}, "edge 'bottom1': codec 'dct-dp:0.1': for allreduce only"),
+        ({"bottom1": "dct-dp:0.1"}, "edge 'bottom1': codec 'dct-dp:0.1': for allreduce and exchange only"),
+        ({"exchange": "fp16"}, r"edge 'exchange': codec 'fp16': allowed are fp32 and dct-dp:KEEP\[:EVERY\]"),
         ({"allreduce": "rowwise8"}, "codec 'rowwise8': allowed are fp32, bf16, fp16 and dct-dp:KEEP"),
         ({"allreduce": "dct-mp:0.1"}, "codec 'dct-mp:0.1': allowed are fp32, bf16, fp16"),
         ({"allreduce": "dct-dp:0.1:0"}, "EVERY a number of steps"),
