@@ -58,7 +58,7 @@ def features(subject: Subject, phase: str, batch: int) -> dict[str, float]:
         return _interaction(subject, batch)
     if subject.kind is Kind.CROSS:
         return _cross(subject, phase, batch)
-    if subject.kind in {Kind.CONCAT, Kind.LOSS, Kind.DENSE_INPUT}:
+    if subject.kind in {Kind.CONCAT, Kind.FM, Kind.LOSS, Kind.DENSE_INPUT}:
         return {
             "call": 1.0,
             "inputs": float(len(subject.inputs)),

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.arrays import Floats, UnsupportedModel
-from executor.kernels_combine import ConcatKernel, DenseInputKernel, InteractionKernel, LossKernel
+from executor.kernels_combine import ConcatKernel, DenseInputKernel, FactorizationKernel, InteractionKernel, LossKernel
 from executor.kernels_dense import CrossKernel, LinearKernel
 from problem.graph import Kind, Operator
 
@@ -93,6 +93,8 @@ def make_kernel(op: Operator, input_widths: Sequence[int], batch: int, dtype: np
             return ConcatKernel(op, input_widths, batch, dtype)
         case Kind.INTERACTION:
             return InteractionKernel(op, input_widths, batch, dtype)
+        case Kind.FM:
+            return FactorizationKernel(op, input_widths, batch, dtype)
         case Kind.CROSS:
             return CrossKernel(op, input_widths, batch, dtype)
         case Kind.LOSS:

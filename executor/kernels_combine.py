@@ -1,4 +1,4 @@
-"""Kernels without parameters: dense input, concatenation, pairwise-dot interaction and the loss.
+"""Kernels without parameters: dense input, concatenation, pairwise-dot and factorization-machine interaction, the loss.
 
 Knows shapes only; the contract is ``kernels.Kernel``.
 """
@@ -163,6 +163,69 @@ def _pair_indices(count: int, dim: int) -> tuple[npt.NDArray[np.intp], npt.NDArr
     symmetric = np.zeros((count, count), np.intp)
     symmetric[rows, columns] = dim + np.arange(len(rows))
     return (rows - 1) * (count - 1) + columns, (symmetric + symmetric.T).ravel()
+
+
+class FactorizationKernel:
+    """The first input beside the sum of the element-wise products of all pairs, ((sum of v)^2 - sum of v^2) / 2.
+
+    Parameters
+    ----------
+    op : Operator
+        FM of width 2 D.
+    input_widths : sequence of int
+        F times the same width D.
+    batch : int
+        Samples per call (B).
+    dtype : data type
+        Type of every buffer.
+
+    Raises
+    ------
+    UnsupportedModel
+        If widths differ or the output has another width.
+    """
+
+    def __init__(self, op: Operator, input_widths: Sequence[int], batch: int, dtype: npt.DTypeLike) -> None:
+        dim = input_widths[0] if input_widths else 0
+        if len(set(input_widths)) != 1 or op.width != 2 * dim:
+            raise UnsupportedModel(
+                f"operator {op.name!r}: width {op.width}; inputs of one width D give 2 D, they have {list(input_widths)}"
+            )
+        self._dim = dim
+        self._output = np.empty((batch, op.width), dtype)
+        self._sum, self._square = np.empty((2, batch, dim), dtype)
+        self._d_inputs = np.empty((len(input_widths), batch, dim), dtype)
+
+    def forward(self, inputs: Sequence[Floats], params: Floats) -> Floats:
+        """Return first input and products, (B, 2 D)."""
+        del params
+        total, square = self._sum, self._square
+        products = self._output[:, self._dim :]
+        self._output[:, : self._dim] = inputs[0]
+        np.copyto(total, inputs[0])
+        np.multiply(inputs[0], inputs[0], out=products)
+        for values in inputs[1:]:
+            total += values
+            np.multiply(values, values, out=square)
+            products += square
+        np.multiply(total, total, out=square)
+        np.subtract(square, products, out=products)
+        products *= 0.5
+        return self._output
+
+    def backward(
+        self, d_output: Floats, inputs: Sequence[Floats], params: Floats, grads: Floats, needs: Sequence[bool]
+    ) -> list[Floats | None]:
+        """Return the gradients of all inputs, each (B, D): (sum - v) * d products, and d first of the first."""
+        del params, grads
+        d_first, d_products = d_output[:, : self._dim], d_output[:, self._dim :]
+        for values, d_input, needed in zip(inputs, self._d_inputs, needs, strict=True):
+            if needed:
+                np.subtract(self._sum, values, out=d_input)
+                np.multiply(d_input, d_products, out=d_input)
+        if needs[0]:
+            self._d_inputs[0] += d_first
+        return [d_input if needed else None for d_input, needed in zip(self._d_inputs, needs, strict=True)]
 
 
 class LossKernel:

@@ -109,6 +109,23 @@ def dot_interaction(name: str, sources: Sequence[Operator]) -> Operator:
     )
 
 
+def fm_interaction(name: str, sources: Sequence[Operator]) -> Operator:
+    """Return the factorization machine: the first input beside the sum of all pairs' element-wise products, 2D elements.
+
+    The bi-interaction of He and Chua (SIGIR 2017, equation 4), ((sum of v)^2 - sum of v^2) / 2: forward 4FD flops, reads F
+    vectors, writes 2D elements. Backward: 2FD flops (sum - v, times the gradient), reads and writes F vectors.
+    """
+    count, dim = len(sources), sources[0].width
+    return Operator(
+        name,
+        Kind.FM,
+        tuple(source.name for source in sources),
+        2 * dim,
+        forward=Work(4 * count * dim, FLOAT_BYTES * (count + 2) * dim),
+        backward=Work(2 * count * dim, FLOAT_BYTES * (2 * count + 2) * dim),
+    )
+
+
 def cross(name: str, first: Operator, previous: Operator, rank: int, optimizer: str = "sgd") -> Operator:
     """Return a low-rank cross layer ``x0 * ((x V) U + b) + x``; width n, rank r, 2nr + n parameters.
 
@@ -195,7 +212,8 @@ def expand_model(spec: ModelSpec, source: str) -> Model:
     """Return the model that ``spec`` describes.
 
     Operators, in order: ``dense``, ``bottom_0``.. (``bottom_0_b1``.. and ``bottom_merge`` with branches), one LOOKUP
-    per table named like it, ``interaction``, ``cross_0``.., ``top_0``.., ``loss``. Without dense features there is no
+    per table named like it, ``<table>_projection`` where its dim is not ``projection_dim``, ``interaction``, ``cross_0``..,
+    ``top_0``.., ``loss``. Without dense features there is no
     bottom MLP; with a single feature vector there is no interaction.
 
     Parameters
@@ -214,13 +232,15 @@ def expand_model(spec: ModelSpec, source: str) -> Model:
     tables = expand_tables(spec, source)
     bottom = _bottom(spec, source)
     lookups = [lookup(table) for table in tables]
-    between = _interaction(spec, source, [*bottom[-1:], *lookups])
-    top_input = [*bottom[-1:], *lookups, *between][-1]
+    projections = _projections(spec, lookups)
+    vectors = [*bottom[-1:], *(projections.get(op.name, op) for op in lookups)]
+    between = _interaction(spec, source, vectors)
+    top_input = [*vectors, *between][-1]
     top = _Mlp(spec, source, "top", spec.top_mlp, spec.top_branches, "none").expand(
         top_input, input_gradient=top_input.kind is not Kind.DENSE_INPUT
     )
     try:
-        graph = Graph((*bottom, *lookups, *between, *top, loss(top[-1])))
+        graph = Graph((*bottom, *lookups, *projections.values(), *between, *top, loss(top[-1])))
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
     return Model(
@@ -294,16 +314,28 @@ def _bottom(spec: ModelSpec, source: str) -> list[Operator]:
     return [dense, *mlp.expand(dense, input_gradient=False)]
 
 
+def _projections(spec: ModelSpec, lookups: Sequence[Operator]) -> dict[str, Operator]:
+    """Return, by table, the layers that bring pooled rows to ``projection_dim`` elements, where they have another number."""
+    width = spec.projection_dim
+    return {
+        op.name: linear(f"{op.name}_projection", op, width, "none", spec.optimizer)
+        for op in lookups
+        if width is not None and op.width != width
+    }
+
+
 def _interaction(spec: ModelSpec, source: str, vectors: Sequence[Operator]) -> list[Operator]:
     """Return the operators between the feature vectors and the top MLP."""
-    if spec.interaction == "dot":
+    if spec.interaction in {"dot", "fm"}:
         odd = next((vector for vector in vectors if vector.width != vectors[0].width), None)
         if odd is not None:
             allowed = (
-                f"equal widths; {vectors[0].name} has {vectors[0].width}, {odd.name} has {odd.width} (or 'concat')"
+                f"equal widths; {vectors[0].name} has {vectors[0].width}, {odd.name} has {odd.width} "
+                "(or 'concat', or a projection_dim)"
             )
-            raise BadInput(source, "interaction", "dot", allowed)
-        return [dot_interaction("interaction", vectors)] if len(vectors) > 1 else []
+            raise BadInput(source, "interaction", spec.interaction, allowed)
+        meet = dot_interaction if spec.interaction == "dot" else fm_interaction
+        return [meet("interaction", vectors)] if len(vectors) > 1 else []
     built = [concat("interaction", vectors)] if len(vectors) > 1 else []
     first = built[0] if built else vectors[0]
     for layer in range(spec.cross_layers):

@@ -34,6 +34,7 @@ class Kind(StrEnum):
     LINEAR = "linear"  # activation(x W + b)
     CONCAT = "concat"  # inputs side by side
     INTERACTION = "interaction"  # DLRM dot: first input beside the lower triangle of all pairwise dots
+    FM = "fm"  # factorization machine: first input beside the sum of the element-wise products of all pairs
     CROSS = "cross"  # DCN-v2 low rank: x0 * ((x V) U + b) + x; inputs (x0, x)
     LOSS = "loss"  # logits -> mean binary cross entropy against the batch's labels
     FIXED = "fixed"  # known by its costs only (imported graphs); cannot be executed

@@ -134,7 +134,8 @@ class ModelSpec(Schema):
     top_mlp: tuple[Count, ...] = Field(min_length=1, description="widths of the top MLP, the last one 1")
     embedding_dim: Count | None = None
     tables: tuple[TableSpec, ...] = ()
-    interaction: Literal["dot", "concat", "dcn"] = "dot"
+    interaction: Literal["dot", "fm", "concat", "dcn"] = "dot"
+    projection_dim: Count | None = None
     cross_layers: Whole = 0
     cross_rank: Whole = 0
     bottom_branches: Count = 1

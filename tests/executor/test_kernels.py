@@ -22,6 +22,8 @@ CASES = [
     pytest.param(Operator("cat", Kind.CONCAT, ("a", "b", "c"), 6), [3, 1, 2], id="concat"),
     pytest.param(Operator("dots", Kind.INTERACTION, ("a", "b", "c"), 6), [3, 3, 3], id="interaction"),
     pytest.param(Operator("dots", Kind.INTERACTION, ("a",), 3), [3], id="interaction-of-one"),
+    pytest.param(Operator("fm", Kind.FM, ("a", "b", "c"), 6), [3, 3, 3], id="fm"),
+    pytest.param(Operator("fm", Kind.FM, ("a", "b"), 2), [1, 1], id="fm-of-two"),
     pytest.param(cross("x", ("a", "b"), 4, 2), [4, 4], id="cross"),
 ]
 
@@ -92,6 +94,15 @@ def test_interaction_is_the_loop_of_dlrm() -> None:
     np.testing.assert_allclose(output, np.column_stack([inputs[0], *dots]), rtol=1e-12)
 
 
+def test_fm_is_the_loop_over_pairs() -> None:
+    """The output is the first input, then the sum over pairs of their products, element by element."""
+    op, widths = Operator("fm", Kind.FM, ("a", "b", "c", "d"), 6), [3] * 4
+    inputs, params, _ = drawn(op, widths)
+    output = make_kernel(op, widths, BATCH, np.float64).forward(inputs, params)
+    pairs = sum(inputs[i] * inputs[j] for i in range(4) for j in range(i))
+    np.testing.assert_allclose(output, np.column_stack([inputs[0], pairs]), rtol=1e-12)
+
+
 def test_a_cross_layer_fed_one_tensor_twice_sums_both_gradients() -> None:
     """With x0 = x the gradient of the one distinct input is that of both positions together."""
     op = cross("x", ("a", "a"), 4, 2)
@@ -145,6 +156,8 @@ def test_nan_reaches_the_loss() -> None:
         (Operator("cat", Kind.CONCAT, ("a", "b"), 6), [3, 2], "width 6, its inputs have 5"),
         (Operator("dots", Kind.INTERACTION, ("a", "b"), 4), [3, 2], "inputs of one width"),
         (Operator("dots", Kind.INTERACTION, ("a", "b"), 9), [3, 3], "width 9"),
+        (Operator("fm", Kind.FM, ("a", "b"), 6), [3, 2], "inputs of one width"),
+        (Operator("fm", Kind.FM, ("a", "b"), 3), [3, 3], "width 3"),
         (cross("x", ("a", "b"), 4, 2), [4, 3], "two inputs of width 4"),
         (Operator("loss", Kind.LOSS, ("z",), 1), [2], "one logit per sample"),
         (Operator("f", Kind.FIXED, ("z",), 1), [2], "no dense kernel for kind fixed"),

@@ -16,6 +16,7 @@ from placement.errors import InvalidPlan
 from placement.plan import Plan, Shard
 from problem.graph import Graph, Kind, Operator
 from problem.model import Model
+from problem.readers import model_from_spec
 from tests.executor.reference import Values, assert_same_bits, of_oracle, oracle_of, values
 from tests.executor.tiny import dcn, dlrm, linear, tables
 from tests.programs import plans
@@ -57,6 +58,21 @@ def bags(pooling: str) -> Plan:
     return plans.plan(dlrm([13, 32, 16], found, [32, 1]), servers=2, shards=shards, nodes=2, tags={"top0": 1}, batch=64)
 
 
+def mixed_dims() -> Plan:
+    """Tables of two dims, one brought to the width of the other, meet in a factorization machine on another node."""
+    spec = {
+        "kind": "dlrm",
+        "name": "mixed",
+        "dense_features": 13,
+        "bottom_mlp": [16, 8],
+        "top_mlp": [16, 1],
+        "interaction": "fm",
+        "projection_dim": 8,
+        "tables": [{"name": "a", "rows": 300, "dim": 8}, {"name": "b", "rows": 300, "dim": 20, "pooling": "mean"}],
+    }
+    return plans.plan(model_from_spec(spec), nodes=3, tags={"b_projection": 1, "interaction": 2}, batch=64)
+
+
 def branches(nodes: list[int]) -> Plan:
     """Four branches over nodes."""
     model = plans.branches(4, tables(4, 200, 8), width=24)
@@ -92,6 +108,7 @@ PLANS = {
     "branches elsewhere": branches([1, 2]),
     "branches mixed": branches([0, 1, 2]),
     "rows split": row_split(),
+    "mixed dims": mixed_dims(),
     "bags summed": bags("sum"),
     "bags averaged": bags("mean"),
     "bags weighted": bags("weighted"),

@@ -75,6 +75,17 @@ def test_work_of_bags_by_hand():
     assert (forward.flops_per_sample, forward.bytes_per_sample) == (2 * 1.5 * 8, 1.5 * 8 * 4 + 8 * 4)
 
 
+def test_fm_and_projections():
+    """A table of another dim gets a layer to the width of the others; the FM has the first vector and the products."""
+    tables = [{"name": "a", "rows": 10, "dim": 5}, {"name": "b", "rows": 20}]
+    graph = tiny(interaction="fm", projection_dim=2, tables=tables).graph
+    assert graph["interaction"].inputs == ("bottom_1", "a_projection", "b")
+    assert (graph["interaction"].kind, graph["interaction"].width) == (Kind.FM, 4)
+    layer = graph["a_projection"]
+    assert (layer.kind, layer.inputs, layer.width, layer.parameters) == (Kind.LINEAR, ("a",), 2, 12)
+    assert layer.activation == "none"
+
+
 def test_dcn():
     """The cross network is a concatenation and N low-rank layers, each with the concatenation as first input."""
     model = tiny(interaction="dcn", cross_layers=2, cross_rank=3)
