@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simulator.draws import meets
 from simulator.engine import NANOSECONDS
 from simulator.fidelity import Fidelity
 from simulator.lowering import busy_ns
@@ -173,8 +174,7 @@ def bound(scenario: Scenario, threads: int, wall_seconds: float) -> SimulationRe
 
 def _meets(scenario: Scenario) -> list[int]:
     """For each rank, the group with which it goes in step: its own where ranks meet in every step."""
-    plan = scenario.plan
-    meet = plan.ranks > 1 and (plan.synchronous or bool(plan.dp_ops))
+    meet = meets(scenario.plan)
     return [rank.worker.group if meet else index for index, rank in enumerate(scenario.ranks())]
 
 

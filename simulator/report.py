@@ -199,6 +199,8 @@ def left_out(scenario: Scenario, steps: int, asked: int) -> tuple[str, ...]:
     """Say what the prediction leaves out or takes for granted."""
     vary = f"vary by {scenario.variation:.0%}" if scenario.variation else "do not vary"
     missing = [word for word, present in _disturbances(scenario.conditions) if not present]
+    if scenario.mixing:
+        vary += f", the steps of a thread by {scenario.mixing:.0%},"
     said = [f"Core times {vary} from step to step{'; no ' + ', no '.join(missing) if missing else ''}."]
     said.append("Lock-free updates cost no more when threads collide; shared caches are not modelled.")
     if scenario.sharing is Sharing.NONE:

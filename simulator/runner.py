@@ -6,14 +6,12 @@ Data only; ``simulator.interpreter`` moves it.
 from __future__ import annotations
 
 import itertools
-import math
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from random import Random
 
 from programs.instructions import Instruction
 from programs.workers import Worker
-from simulator.conditions import UNDISTURBED, Conditions, lognormal
+from simulator.draws import Draws
 from simulator.machines import Machine
 from simulator.primitives import Answer, EveryGap, Lag, Mailbox, Message, Part, Primitive, Work
 
@@ -30,12 +28,8 @@ class Runner:
         Where it runs.
     code : tuple of tuple of Primitive
         Primitives of each instruction.
-    variation : float
-        Coefficient of variation of the core time from step to step.
-    conditions : Conditions
-        Stragglers: further factors of the core time.
-    seed : int
-        Seed of the job; with the worker's name it fixes the worker's draws, whatever others draw.
+    draws : Draws
+        By how much its core times vary.
 
     Attributes
     ----------
@@ -62,9 +56,7 @@ class Runner:
     worker: Worker
     machine: Machine
     code: tuple[tuple[Primitive, ...], ...]
-    variation: float = 0.0
-    seed: int = 0
-    conditions: Conditions = UNDISTURBED
+    draws: Draws
     flat: list[Primitive] = field(default_factory=list)
     origin: list[int] = field(default_factory=list)
     position: int = 0
@@ -73,13 +65,11 @@ class Runner:
     core_ns: int = 0
     factor: float = 1.0
     factors: list[float] = field(default_factory=list)
-    draws: Random = field(init=False)
     begun: list[int] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     split: list[int] = field(default_factory=lambda: [0] * len(Part))
     finished: bool = False
-    burst_left: int = 0
     work_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -88,38 +78,16 @@ class Runner:
             self.origin.extend([index] * len(primitives))
         before = itertools.takewhile(lambda primitive: not isinstance(primitive, Lag), self.flat)
         self.work_ns = sum(primitive.core_ns for primitive in before if isinstance(primitive, Work))
-        self.draws = Random(f"{self.seed}/{self.worker.name}")
 
     def begin_step(self, now: int) -> None:
-        """Note the start of a step and draw how long its work takes: uniform, mean 1, the wanted variation."""
+        """Note the start of a step and draw how long its work takes."""
         self.begun.append(now)
-        if self.variation:
-            self.factor = 1.0 + self.variation * math.sqrt(3.0) * (2.0 * self.draws.random() - 1.0)
-        if self.conditions.workers_differ:
-            self.factor = (self.factor if self.variation else 1.0) * self._straggle()
+        self.factor = self.draws.step_factor()
         self.factors.append(self.factor)
 
     def lag_ns(self, ranks: int) -> int:
-        """Draw by how much the slowest of ``ranks`` alike is behind this one in core time of the step.
-
-        The largest of n uniform draws is v^(1 / n), v uniform.
-        """
-        if not self.variation:
-            return 0
-        largest = math.pow(self.draws.random(), 1.0 / (ranks - 1))
-        slowest = 1.0 + self.variation * math.sqrt(3.0) * (2.0 * largest - 1.0)
-        return round(max(0.0, slowest - self.factor) * self.work_ns)
-
-    def _straggle(self) -> float:
-        """Draw by how much the worker is late in this step."""
-        conditions = self.conditions
-        factor = lognormal(self.draws, conditions.worker_sigma)
-        if not self.burst_left and conditions.burst_probability and self.draws.random() < conditions.burst_probability:
-            self.burst_left = conditions.burst_steps
-        if self.burst_left:
-            self.burst_left -= 1
-            factor *= conditions.burst_factor
-        return factor
+        """Draw by how much the slowest of ``ranks`` alike is behind this one in core time of the step."""
+        return round(self.draws.lag_factor(ranks) * self.work_ns)
 
     def merge(self) -> None:
         """Let successive work be one job: the time is the same where memory bandwidth does not bind.

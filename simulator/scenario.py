@@ -14,6 +14,7 @@ from programs.instructions import Role
 from programs.transform import JobPrograms
 from programs.workers import Worker, workers
 from simulator.conditions import UNDISTURBED, Conditions
+from simulator.draws import Draws, meets
 from simulator.engine import Engine, to_ns
 from simulator.fan_network import FanNetwork
 from simulator.fans import FanLowering, fans_apply, without_servers
@@ -26,6 +27,12 @@ from simulator.network import Network, Nic
 from simulator.primitives import Reader, Work
 from simulator.runner import Runner, Shadow, SyncServer
 from simulator.shared import SharedResource
+
+#: With fair sharing sessions keep the phases in which they start for some 1 / variation^2 steps, and the throughput
+#: depends on these; the product form (Baskett, Chandy, Muntz and Palacios 1975) says that in the long run it depends on
+#: the means alone. The thread's steps therefore vary by so much that a start is forgotten after some ten steps
+#: (docs/simulation.md, "Variation").
+MIXING = 0.3
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,9 @@ class Scenario:
         What was simulated once for many.
     sharing : Sharing
         Who shares cores and memory bandwidth.
-    variation : float
-        Coefficient of variation of core times from step to step.
+    variation, mixing : float
+        Coefficients of variation of core times from step to step, of each worker and of each thread's step
+        (:mod:`simulator.draws`).
     fidelity : Fidelity
         ``fifo`` or ``fluid``.
     conditions : Conditions
@@ -67,6 +75,7 @@ class Scenario:
     folding: Folding
     sharing: Sharing
     variation: float
+    mixing: float = 0.0
     fidelity: Fidelity = Fidelity.FLUID
     conditions: Conditions = UNDISTURBED
     fans: FanNetwork | None = None
@@ -83,7 +92,7 @@ class Scenario:
         and the warm-up would be long.
         """
         plan = self.plan
-        meet = plan.ranks > 1 and (plan.synchronous or bool(plan.dp_ops))
+        meet = meets(plan)
         lanes = plan.hogwild if meet else plan.hogwild * plan.ranks
         found = []
         for runner in self.runners:
@@ -117,7 +126,8 @@ def stage(
     sharing : Sharing
         Who shares cores and memory bandwidth.
     variation : float
-        Coefficient of variation of core times from step to step.
+        Coefficient of variation of core times from step to step of each worker; unless it is 0, the threads' steps vary
+        by :data:`MIXING` as well where shares are fair.
     folding : Folding
         What is simulated once for many (``simulator.folding.strongest`` says what may be).
     merge : bool
@@ -141,8 +151,11 @@ def stage(
     by_name = {machine.node.name: machine for machine in machines}
     lowering = Lowering(plan, costs, by_name, folding, _readers(plan, conditions))
     lower = FanLowering(job, lowering, by_name).lower if fanned else lowering.lower
+    mixing = MIXING if variation and not fifo and _lanes(plan, folding) > 1 else 0.0
     runners = [
-        Runner(w, by_name[w.node.name], lower(w), variation, plan.seed, conditions) for w in found if w.role != "sync"
+        Runner(w, by_name[w.node.name], lower(w), _draws(w, plan, variation, mixing, conditions))
+        for w in found
+        if w.role != "sync"
     ]
     for worker in found:
         by_name[worker.node.name].workers += 1
@@ -165,10 +178,21 @@ def stage(
         folding,
         sharing,
         variation,
+        mixing,
         fidelity,
         conditions,
         _fans(job, engine, network, machines) if fanned else None,
     )
+
+
+def _lanes(plan: Plan, folding: Folding) -> int:
+    """Sessions that go at their own pace; ranks that meet in every step are one."""
+    ranks = 1 if meets(plan) else plan.ranks
+    return plan.hogwild * ranks * (len(plan.groups) // folding.groups)
+
+
+def _draws(worker: Worker, plan: Plan, variation: float, mixing: float, conditions: Conditions) -> Draws:
+    return Draws(worker, plan.seed, variation, mixing if worker.thread >= 0 else 0.0, conditions, meets(plan))
 
 
 def _machines(

@@ -84,3 +84,14 @@ def make_costs(model: Model, *, factor: float = 1.0, message: MessageCost | None
     if message is None:
         message = MessageCost(send_seconds=2 * US * factor, receive_seconds=3 * US * factor)
     return CostTable(BATCH, ops, tables, message, **{"kind": "test", **changes})
+
+
+def exact_mva(demands: list[float], think: float, customers: int) -> float:
+    """Throughput of a closed network of single servers (Reiser and Lavenberg 1980)."""
+    queues = [0.0] * len(demands)
+    throughput = 0.0
+    for n in range(1, customers + 1):
+        residence = [demand * (1 + queue) for demand, queue in zip(demands, queues, strict=True)]
+        throughput = n / (think + sum(residence))
+        queues = [throughput * spent for spent in residence]
+    return throughput

@@ -12,7 +12,7 @@ from simulator.bound import mean_value_analysis
 from simulator.fidelity import Fidelity
 from simulator.paths import Load
 from simulator.simulate import simulate
-from tests.simulator.instances import BATCH, US, chain_model, make_costs, make_plan, table
+from tests.simulator.instances import BATCH, US, chain_model, exact_mva, make_costs, make_plan, table
 
 CHAIN = chain_model(2)
 WITH_TABLE = chain_model(2, [table()])
@@ -60,17 +60,6 @@ def test_cores_bind(threads):
     assert result.samples_per_second == pytest.approx(2 * BATCH / (72 * US), rel=0.02)
     assert result.utilization["trainer"]["cpu"] == pytest.approx(1.0, abs=0.02)
     assert result.fidelity is Fidelity.BOUND
-
-
-def exact_mva(demands: list[float], think: float, customers: int) -> float:
-    """Throughput of a closed network of single servers (Reiser and Lavenberg 1980)."""
-    queues = [0.0] * len(demands)
-    throughput = 0.0
-    for n in range(1, customers + 1):
-        residence = [demand * (1 + queue) for demand, queue in zip(demands, queues, strict=True)]
-        throughput = n / (think + sum(residence))
-        queues = [throughput * spent for spent in residence]
-    return throughput
 
 
 @pytest.mark.parametrize("customers", [1, 4, 16, 64])

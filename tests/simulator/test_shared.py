@@ -109,3 +109,27 @@ def test_mean_sojourn_of_m_g_1_ps(work):
         ends = ends_of(1, 1, jobs)
         means.append(mean(end - arrival for end, (arrival, _) in zip(ends, jobs, strict=True)))
     assert abs(mean(means) - 2500) < 3.5 * stdev(means) / math.sqrt(len(means))  # t(0.995, 7) = 3.5
+
+
+@pytest.mark.parametrize("customers", [1, 3, 10])
+def test_customers_that_begin_together_stay_together(customers):
+    """A delay Z and a shared server, nothing varies: all arrive and leave at once, N / (Z + N D), the pessimistic bound.
+
+    Shares are right, and fairness spreads nobody: n customers that came at one instant leave at one instant.
+    """
+    engine, think, demand, rounds = Engine(), 300_000, 30_000, 20
+    server, ends = SharedResource(engine, 1, 1), []
+
+    def served(customer: int) -> None:
+        ends.append(engine.now)
+        if len(ends) < rounds * customers:
+            engine.at(engine.now + think, ask, customer)
+
+    def ask(customer: int) -> None:
+        server.add(demand, served, customer)
+
+    for customer in range(customers):
+        engine.at(think, ask, customer)
+    engine.run()
+    assert ends == sorted(ends)
+    assert ends[rounds * customers - 1] == rounds * (think + customers * demand)
