@@ -16,7 +16,7 @@ bound towards that of the relaxation which covers the items by fractions of sets
 from __future__ import annotations
 
 import itertools
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,12 +54,18 @@ class Bound:
         A bound that is known already.
     pool : list of (float, ndarray of bool)
         Known sets and their loads.
+    report : callable
+        Takes every better bound.
+    fruitless : int
+        Steps since the bound last rose.
     """
 
     graph: Hypergraph
     split: Split
     value: float = 0.0
     pool: list[tuple[float, Members]] = field(default_factory=list)
+    report: Callable[[float], None] = lambda value: None
+    fruitless: int = 0
 
     def __post_init__(self) -> None:
         self.upper = float(self.graph.loads(self.split).max())
@@ -78,16 +84,23 @@ class Bound:
         if members.any():
             self.pool.append((set_load(self.graph, members), members))
 
-    def improve(self, seconds: float) -> None:
-        """Raise the bound until time is up or it meets ``upper``; may be called again."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0.05 and self.value < self.upper * (1 - 1e-6):
-            before = self.value
-            self._price(self._next, left)
-            if self.value > before * (1 + 1e-6):
-                self._best = self._next
-            step = next(self._steps)
-            self._next = step * self._prices() + (1 - step) * self._best
+    def step(self, seconds: float) -> None:
+        """Try to raise the bound with one program at the next prices; may be called again and again."""
+        before = self.value
+        self._price(self._next, seconds)
+        if self.value > before * (1 + 1e-6):
+            self._best, self.fruitless = self._next, 0
+        else:
+            self.fruitless += 1
+        step = next(self._steps)
+        self._next = step * self._prices() + (1 - step) * self._best
+
+    def raise_to(self, proven: float) -> None:
+        """Take a bound as a solver gives it, less what solvers leave open."""
+        value = min(proven * (1 - SAFETY), self.upper)
+        if value > self.value:
+            self.value = value
+            self.report(value)
 
     def _price(self, prices: Floats, seconds: float) -> None:
         """Solve the program of one accelerator at these prices."""
@@ -97,8 +110,7 @@ class Bound:
             return
         program = _single(self.graph, prices / threshold)
         outcome = solve(program, seconds, gap=MIP_GAP)
-        if outcome.bound > 0:
-            self.value = max(self.value, min(outcome.bound * (1 - SAFETY), self.upper))
+        self.raise_to(outcome.bound)
         if outcome.solution is not None:
             self._add(outcome.solution[: self.graph.items] > 0.5)
 

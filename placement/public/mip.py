@@ -9,13 +9,15 @@ and speaks pickled pairs of a program and options over pipes; it also keeps what
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import pickle
 import select
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -63,7 +65,7 @@ class Outcome:
 def solve(program: Program, seconds: float, gap: float = 1e-6, start: Floats | None = None, seed: int = 0) -> Outcome:
     """Solve within a time limit; stops at a relative gap. No solution and no bound (-inf) if HiGHS had to be ended."""
     options = {"time_limit": max(seconds, 0.01), "mip_rel_gap": gap, "random_seed": seed}
-    return _WORKER.ask((program, options, start), 1.1 * seconds + GRACE_SECONDS)
+    return worker().ask((program, options, start), 1.1 * seconds + GRACE_SECONDS)
 
 
 class _Worker:
@@ -83,7 +85,7 @@ class _Worker:
                 answer = _receive(process.stdout)
                 assert isinstance(answer, Outcome)
                 return answer
-        except (BrokenPipeError, EOFError):  # HiGHS took the process down
+        except (OSError, EOFError, ValueError):  # HiGHS took the process down, or another thread ended it
             pass
         except BaseException:  # interrupted: the answer of this request must not be taken for that of the next
             self.end()
@@ -109,10 +111,18 @@ class _Worker:
 
     def end(self) -> None:
         """End the process, whatever it does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(BrokenPipeError):  # of a request that nobody will read
+                    _close(pipe)
+
+
+def _close(pipe: IO[bytes] | None) -> None:
+    if pipe is not None:
+        pipe.close()
 
 
 def _send(stream: IO[bytes], message: object) -> None:
@@ -128,8 +138,33 @@ def _receive(stream: IO[bytes]) -> object:
     return pickle.loads(stream.read(struct.unpack("<Q", head)[0]))
 
 
-_WORKER = _Worker()
-atexit.register(_WORKER.end)
+_LOCAL, _WORKERS = threading.local(), list[_Worker]()
+
+
+def worker() -> _Worker:
+    """Return the process of this thread; threads solve side by side."""
+    if not hasattr(_LOCAL, "worker"):
+        _LOCAL.worker = _Worker()
+        _WORKERS.append(_LOCAL.worker)
+    found: _Worker = _LOCAL.worker
+    return found
+
+
+@atexit.register
+def end_workers() -> None:
+    """End all processes; whoever waits for one is told that nothing is known."""
+    for each in tuple(_WORKERS):
+        each.end()
+
+
+@contextlib.contextmanager
+def own_worker() -> Iterator[None]:
+    """Let a thread have a process for as long as the block lasts."""
+    try:
+        yield
+    finally:
+        _WORKERS.remove(worker())
+        worker().end()
 
 
 def serve() -> None:

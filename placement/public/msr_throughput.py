@@ -1,30 +1,31 @@
 """Max load of the dnn-partitioning instances: the best split found, a bound, and the exact contiguous optimum.
 
-Knows how the time is spent. Free splits: a third at most on coarse graphs, then the bound from one accelerator and
-neighbourhoods in turns, and on small instances the whole program; less once value and bound meet. Contiguous splits: the
-exact dynamic program, however long it takes.
+Knows how the time is spent. Free splits: a third at most on coarse graphs, then neighbourhoods on one core and proofs on
+the other: the bound from one accelerator for as long as it rises, the whole program of a small instance, and at last
+neighbourhoods, too; less once value and bound meet. Contiguous splits: the exact dynamic program, however long it takes.
 """
 
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from placement.errors import DoesNotFit
 from placement.public.blocks import blocks
-from placement.public.bound import SAFETY, Bound
+from placement.public.bound import Bound
 from placement.public.contiguous import contiguous_split
 from placement.public.hypergraph import Hypergraph, Split, contract, max_load
+from placement.public.mip import end_workers, own_worker
 from placement.public.resplit_mip import solve_whole
 from placement.public.result import BenchResult
 from placement.public.split_search import Search
 from problem.public_graphs import MsrInstance
 
-TURN_SHARE = 0.12
-"""Of the time limit: a turn of the bound or of the search."""
+PATIENCE = 6
+"""Fruitless steps after which the bound from one accelerator is left as it is."""
 
-WHOLE_ITEMS, WHOLE_SHARE = 200, 0.35
-"""Up to this many items the program of the whole instance gets its share of the time, at the end: it proves, and improves
-what neighbourhoods left."""
+WHOLE_ITEMS, WHOLE_SHARE = 200, 0.5
+"""Up to this many items the program of the whole instance gets at most its share of the time."""
 
 
 def solve_throughput(instance: MsrInstance, seconds: float, seed: int = 0, workers: int = 2) -> BenchResult:
@@ -41,34 +42,49 @@ def solve_throughput(instance: MsrInstance, seconds: float, seed: int = 0, worke
     search.start()
     if search.best is None:
         raise _does_not_fit(graph)
-    small = graph.items <= WHOLE_ITEMS
     bound = Bound(graph, search.best)
-    _close_in(search, bound, WHOLE_SHARE * seconds if small else 0.0)
-    proven = max(bound.value, _whole(search)) if small and search.left > 0 else bound.value
-    return _result(instance, graph, search.best, proven, began)
+    _close_in(search, bound)
+    return _result(instance, graph, search.best, bound.value, began)
 
 
-def _close_in(search: Search, bound: Bound, spare: float) -> None:
-    """Give slices of the time to the bound or to the search, whichever closed more of the gap when it last had one."""
-    gains = {"bound": 2.0, "search": 1.0}
-    while search.left > spare:
-        turn = max(gains, key=lambda name: gains[name])
-        gap, slice_seconds = search.value - bound.value, min(TURN_SHARE * search.seconds, search.left - spare)
-        if turn == "bound":
-            bound.improve(slice_seconds)
-        else:
-            search.improve(search.left - slice_seconds)
-        bound.upper, search.goal = search.value, bound.value
-        gains = {name: 2 * gain for name, gain in gains.items()}  # who waits gets another chance
-        gains[turn] = (gap - search.value + bound.value) / search.value + 1e-6
+def _close_in(search: Search, bound: Bound) -> None:
+    """Search and prove side by side until they meet or time is up."""
+
+    def search_found(_: float, value: float) -> None:
+        bound.upper = value
+
+    def bound_found(value: float) -> None:
+        search.goal = value
+
+    search.goal, search.report, bound.report = bound.value, search_found, bound_found
+    with ThreadPoolExecutor(1) as pool:
+        proving = pool.submit(_prove, search, bound)
+        try:
+            search.improve()
+        except BaseException:
+            search.seconds = 0.0
+            raise
+        finally:  # value and bound have met, time is up, or Ctrl-C: do not wait for the other thread's solver
+            end_workers()
+        proving.result()
 
 
-def _whole(search: Search) -> float:
-    """Spend the time that is left on the program of the whole instance; return its bound."""
+def _prove(search: Search, bound: Bound) -> None:
+    """Raise the bound for as long as that works, then with the whole program; then help to search."""
+    with own_worker():
+        while search.left > 0 and bound.fruitless < PATIENCE:
+            bound.step(search.left)
+        if search.graph.items <= WHOLE_ITEMS and search.left > 0:
+            _whole(search, bound)
+        search.improve()
+
+
+def _whole(search: Search, bound: Bound) -> None:
+    """Spend a share of the time on the program of the whole instance."""
     assert search.best is not None
-    split, bound = solve_whole(search.graph, search.best, search.left, search.seed)
+    split, proven = solve_whole(search.graph, search.best, min(search.left, WHOLE_SHARE * search.seconds), search.seed)
     search.offer(split)
-    return bound * (1 - SAFETY)
+    bound.raise_to(proven)
 
 
 def solve_contiguous(instance: MsrInstance) -> BenchResult:

@@ -13,6 +13,7 @@ The incumbent is held here, not by a solver, and only a split that is better in 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class Search:
     loads: Floats = field(default_factory=lambda: np.array([np.inf]))
 
     def __post_init__(self) -> None:
-        self._started = time.monotonic()
+        self._started, self._lock = time.monotonic(), threading.Lock()
         self._random = np.random.default_rng(self.seed)
         self._sizes = dict(FIRST_SIZES)
         levels = [coarsen(self.graph, slack, self._target()) for slack in SLACKS]
@@ -96,11 +97,12 @@ class Search:
         if split is None or not self.graph.fits(split):
             return False
         loads = self.graph.loads(split)
-        if self.best is not None and not _less(loads, self.loads):
-            return False
-        if loads.max() < self.value - EPSILON:
-            self.report(time.monotonic() - self._started, float(loads.max()))
-        self.best, self.loads = split, loads
+        with self._lock:
+            if self.best is not None and not _less(loads, self.loads):
+                return False
+            if loads.max() < self.value - EPSILON:
+                self.report(time.monotonic() - self._started, float(loads.max()))
+            self.best, self.loads = split, loads
         return True
 
     def start(self) -> None:
@@ -116,9 +118,9 @@ class Search:
             if self.left > 0:
                 self._solve_level(graph, labels, min(self.left, max(self.seconds / (3 * len(small)), 1.0)))
 
-    def improve(self, spare: float = 0.0) -> None:
-        """Search neighbourhoods until ``spare`` seconds are left or the goal is reached."""
-        while self.best is not None and self.left > spare:
+    def improve(self) -> None:
+        """Search neighbourhoods until time is up or the goal is reached; threads may do so side by side."""
+        while self.best is not None and self.left > 0:
             self._neighbourhood(self.best)
 
     def _orders(self, labels: Split) -> Iterator[Sequence[int]]:

@@ -99,17 +99,17 @@ def test_highs_solves_and_bounds():
 
 def test_an_overdue_solver_is_ended():
     """When HiGHS does not come back in time its process is ended, nothing is claimed, and the next program is solved."""
-    late = mip._WORKER.ask((market_split(), {"time_limit": 1e9}, None), seconds=0.2)
+    late = mip.worker().ask((market_split(), {"time_limit": 1e9}, None), seconds=0.2)
     assert late.solution is None
     assert late.bound == -np.inf
-    assert mip._WORKER._process is None
+    assert mip.worker()._process is None
     assert solve(knapsack(), 5.0).bound == pytest.approx(4.0)
 
 
 def test_a_dead_solver_is_replaced():
     """A process that died is replaced by a new one."""
     solve(knapsack(), 5.0)
-    mip._WORKER._process.kill()
-    mip._WORKER._process.wait()
+    mip.worker()._process.kill()
+    mip.worker()._process.wait()
     assert solve(knapsack(), 5.0).solution is None
     assert solve(knapsack(), 5.0).bound == pytest.approx(4.0)

@@ -164,7 +164,8 @@ def test_bounds_hold_on_random_graphs():
         start = linear_split(graph, range(graph.items))
         if start is not None:
             bound = Bound(graph, start)
-            bound.improve(0.2)
+            for _ in range(10):
+                bound.step(1.0)
             assert bound.value <= best * (1 + 1e-9)
             split, whole = solve_whole(graph, start, 5.0)
             assert whole <= best * (1 + 1e-6)
