@@ -83,7 +83,7 @@ class Interpreter:
         self.plan, self.graph, self.state = context.plan, context.plan.model.graph, context.state
         self.tensors: dict[str, Any] = {}
         self.labels: Floats = np.zeros(0, np.float32)
-        self.loss = 0.0
+        self.loss, self.scale = 0.0, np.zeros(1, np.float32)  # what the loss's gradient is multiplied by
         self.node = self._node_parameters()
         self._allocate_gradients()
         self.kernels: dict[str, Any] = {}
@@ -166,6 +166,7 @@ class Interpreter:
     def _next_batch(self) -> None:
         batch = self.context.next_batch(self.step)
         self.labels = batch.labels
+        self.scale[0] = 1.0 / max(1, batch.mean_over or self.plan.batch * self.plan.ranks)
         self.tensors["dense"] = batch.dense
         for name, ids in batch.ids.items():
             self.tensors[f"ids.{name}"] = ids
@@ -223,8 +224,7 @@ class Interpreter:
         grads = self.gradients.get(op.name, np.zeros(0, np.float32))
         wanted = dict(zip(dict.fromkeys(op.inputs), instruction.outputs, strict=True))
         needs = [bool(wanted[source]) for source in op.inputs]
-        scale = np.array([1.0 / (self.plan.batch * self.plan.ranks)], np.float32)
-        is_loss, sources = op.kind is Kind.LOSS, op.inputs
+        scale, is_loss, sources = self.scale, op.kind is Kind.LOSS, op.inputs
 
         def backward() -> None:
             inputs = [tensors[source] for source in sources]
@@ -299,7 +299,7 @@ class Interpreter:
 
     def _metric(self) -> None:
         self.end.record.note_loss(self.step, self.loss)
-        if not np.isfinite(self.loss):
+        if len(self.labels) and not np.isfinite(self.loss):
             raise NotFinite(f"loss is {self.loss} at step {self.step}")
 
     def _bind_sync(self, instruction: SyncStep) -> Action:

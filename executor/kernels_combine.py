@@ -231,7 +231,8 @@ class FactorizationKernel:
 class LossKernel:
     """Mean binary cross entropy of logits z against labels y in {0, 1}: mean of log(1 + exp(z)) - y z.
 
-    Inputs are the logits, (B, 1), and the labels, (B,). The mean is taken in float64 in a fixed order.
+    Inputs are the logits, (B, 1), and the labels, (n,): of the first n samples, the others fill the batch up and have
+    neither loss nor gradient. The mean is taken in float64 in a fixed order; of no samples it is not a number.
 
     Parameters
     ----------
@@ -258,22 +259,27 @@ class LossKernel:
     def forward(self, inputs: Sequence[Floats], params: Floats) -> Floats:
         """Return the mean loss, (1,), in float64."""
         del params
-        logits, labels = inputs[0][:, 0].astype(np.float64), inputs[1]
+        labels = inputs[1]
+        if not len(labels):
+            return np.full(1, np.nan)
+        logits = inputs[0][: len(labels), 0].astype(np.float64)
         loss: Floats = np.mean(np.logaddexp(0.0, logits) - labels * logits, keepdims=True)
         return loss
 
     def backward(
         self, d_output: Floats, inputs: Sequence[Floats], params: Floats, grads: Floats, needs: Sequence[bool]
     ) -> list[Floats | None]:
-        """Return [d logits] = (sigmoid(z) - y) * d_output, with ``d_output`` the scale 1 / (B * ranks)."""
+        """Return [d logits] = (sigmoid(z) - y) * d_output, with ``d_output`` the scale 1 / samples of the mean."""
         del params, grads
         if not needs[0]:
             return [None]
-        d_logits = self._d_logits
-        np.negative(inputs[0], out=d_logits)
+        labels, logits = inputs[1], inputs[0]
+        self._d_logits[len(labels) :] = 0.0
+        d_logits = self._d_logits[: len(labels)]
+        np.negative(logits[: len(labels)], out=d_logits)
         np.logaddexp(0.0, d_logits, out=d_logits)
         np.negative(d_logits, out=d_logits)
         np.exp(d_logits, out=d_logits)
-        d_logits -= inputs[1][:, None]
+        d_logits -= labels[:, None]
         d_logits *= d_output.reshape(())
-        return [d_logits]
+        return [self._d_logits]

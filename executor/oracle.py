@@ -94,7 +94,7 @@ class Oracle:
         for op in reversed(self.model.graph.operators):
             if op.kind is Kind.LOSS:
                 loss = float(outputs[op.name][0])
-                d_output: Floats | None = np.full(1, 1.0 / len(batch), np.float32)
+                d_output: Floats | None = np.full(1, 1.0 / max(1, batch.mean_over or len(batch)), np.float32)
             else:
                 d_output = self._summed(op.name, parts[op.name])
             if d_output is not None and self.model.graph.needs_gradient[op.name]:
@@ -116,7 +116,7 @@ class Oracle:
     def logits(self, batch: Batch) -> Floats:
         """Return the logits that go into the loss, (B,), a copy."""
         loss = next(op for op in self.model.graph if op.kind is Kind.LOSS)
-        return self._forward(batch)[loss.inputs[0]][:, 0].copy()
+        return self._forward(batch)[loss.inputs[0]][: len(batch), 0].copy()
 
     def predict(self, batch: Batch) -> Floats:
         """Return click probabilities, (B,)."""
@@ -131,7 +131,7 @@ class Oracle:
     def _forward(self, batch: Batch) -> dict[str, Floats]:
         """Return the output of every operator."""
         check_batch(batch, self.model)
-        kernels = self._kernels_for(len(batch))
+        kernels = self._kernels_for(batch.places)
         outputs: dict[str, Floats] = {}
         for op in self.model.graph:
             if op.kind is Kind.LOOKUP:
@@ -152,7 +152,7 @@ class Oracle:
         if op.kind is Kind.LOOKUP:
             return
         needs = [self.model.graph.needs_gradient[name] for name in op.inputs]
-        inputs, kernel = _inputs(op, batch, outputs), self._kernels_for(len(batch))[op.name]
+        inputs, kernel = _inputs(op, batch, outputs), self._kernels_for(batch.places)[op.name]
         grads = self.gradients.get(op.name, _NOTHING)
         for name, part in by_distinct_input(
             op, kernel.backward(d_output, inputs, self._flat(op), grads, needs)
@@ -170,7 +170,7 @@ class Oracle:
         """Return the pooled embeddings of one table, (B, dim)."""
         held, ids, weights = self.tables[op.table], batch.ids[op.table], batch.weights.get(op.table)
         ranges = self._row_ranges.get(op.table, [(0, len(held.rows))])
-        partial = np.empty((len(ranges), len(batch), held.table.dim), np.float32)
+        partial = np.empty((len(ranges), batch.places, held.table.dim), np.float32)
         for out, (begin, end) in zip(partial, ranges, strict=True):
             pool_rows(TableRows(held.table, begin, held.rows[begin:end], _NOTHING), ids, weights, out)
         return _sum(list(partial))

@@ -1,18 +1,28 @@
-"""Batches of a whole run, read ahead of it: readers are decoupled from trainers and never the bottleneck.
+"""Where the sessions of a run take their batches: some are read before it begins, the rest ahead of need by a thread.
 
-Drawn or parsed before the workers fork, which then only read; when they would take more than a limit, the pool is shorter
-than the run and is gone through again (``cycled`` says so).
+Which batch a step gets does not depend on who reads it or when: batch ``i * sessions + s`` of the stream is the i-th of
+session s. Before the workers fork, batches are read until they take :data:`LIMIT_BYTES` or :data:`LIMIT_SECONDS` have gone;
+a run that needs more reads them in its ranks, each in a thread that stays a few batches ahead, so that readers are decoupled
+from trainers. (The virtual clocks count the time of the trainer's own thread alone.) Every batch is checked: kernels do not
+check bounds. A stream that ends gives short batches, or none, at its end: :func:`data.batch.fill` makes them whole, and
+the mean is taken over the samples that the ranks of a group have together.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import queue
+import threading
+import time
+from dataclasses import dataclass, replace
 
-from executor.data.batch import Batch, Stream, check_batch
+from executor.data.batch import Batch, Finite, Stream, check_batch, fill
 from problem.model import Model
 
-#: Memory that a run's batches may take.
+#: Memory that batches read before a run may take, and the time that reading them may.
 LIMIT_BYTES = 1 << 28
+LIMIT_SECONDS = 1.0
+#: How far a thread reads ahead: so many batches, and so many bytes (but at least two batches).
+AHEAD_BATCHES, AHEAD_BYTES = 64, 1 << 25
 
 
 @dataclass(frozen=True)
@@ -21,24 +31,98 @@ class BatchPool:
 
     Parameters
     ----------
-    batches : tuple of Batch
-        Batch ``i * sessions + s`` is the i-th of session s.
-    sessions : int
-        Number of sessions.
-    cycled : bool
-        Whether batches are gone through again.
-    first_step : int
-        Number of the first step.
+    stream : Stream
+        Where they come from.
+    model : Model
+        What they are for.
+    batch, sessions : int
+        Samples per batch, sessions of the job.
+    ranks, hogwild : int
+        Ranks of a group, threads of a rank: sessions are numbered by group, then rank, then thread.
+    first_step, first_batch : int
+        Number of the first step, and of the first batch that no step has read.
+    ready : tuple of Batch
+        The first batches, read already.
     """
 
-    batches: tuple[Batch, ...]
+    stream: Stream
+    model: Model
+    batch: int
     sessions: int
-    cycled: bool
+    ranks: int = 1
+    hogwild: int = 1
     first_step: int = 0
+    first_batch: int = 0
+    ready: tuple[Batch, ...] = ()
 
     def take(self, session: int, step: int) -> Batch:
-        """Return the batch of a session's step."""
-        return self.batches[((step - self.first_step) * self.sessions + session) % len(self.batches)]
+        """Return the batch of a session's step, read now if it was not before."""
+        place = (step - self.first_step) * self.sessions + session
+        return self.ready[place] if place < len(self.ready) else self.read(session, step)
+
+    def read(self, session: int, step: int) -> Batch:
+        """Read and check the batch of a session's step.
+
+        Raises
+        ------
+        BadInput
+            The batch does not fit the model, or an id lies outside its table.
+        """
+        begin = self.first_batch + (step - self.first_step) * self.sessions
+        found = fill(self.stream.batch(begin + session, self.batch), self.batch)
+        check_batch(found, self.model)
+        if not isinstance(self.stream, Finite):
+            return found
+        group, thread = session // (self.ranks * self.hogwild), session % self.hogwild
+        peers = (begin + (group * self.ranks + rank) * self.hogwild + thread for rank in range(self.ranks))
+        return replace(found, mean_over=sum(self.stream.samples(peer, self.batch) for peer in peers))
+
+    def reader(self, session: int, steps: range) -> Reader:
+        """Return what gives a session the batches of some steps, in order."""
+        return Reader(self, session, steps)
+
+
+class Reader:
+    """Batches of a session, step after step; those that are not ready are read by a thread that starts with the first step.
+
+    Parameters
+    ----------
+    pool : BatchPool
+        Where they come from.
+    session : int
+        Number of the session.
+    steps : range
+        The steps, each of which is asked for once, in order.
+    """
+
+    def __init__(self, pool: BatchPool, session: int, steps: range) -> None:
+        self._pool, self._session = pool, session
+        ready = pool.first_step + len(pool.ready) // pool.sessions
+        self._late = range(max(steps.start, ready), steps.stop)
+        self._queue: queue.Queue[Batch | Exception] | None = None
+
+    def __call__(self, step: int) -> Batch:
+        """Return the batch of a step; raises what went wrong while it was read."""
+        if self._late and self._queue is None:
+            self._start()
+        if step not in self._late or self._queue is None:
+            return self._pool.take(self._session, step)
+        found = self._queue.get()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _start(self) -> None:
+        size = self._pool.ready[0].nbytes if self._pool.ready else AHEAD_BYTES
+        self._queue = queue.Queue(max(2, min(AHEAD_BATCHES, AHEAD_BYTES // max(1, size))))
+        threading.Thread(target=self._read, args=(self._queue,), name="reader", daemon=True).start()
+
+    def _read(self, filled: queue.Queue[Batch | Exception]) -> None:
+        try:
+            for step in self._late:
+                filled.put(self._pool.read(self._session, step))
+        except Exception as error:  # raised where the batch is needed
+            filled.put(error)
 
 
 def read_ahead(
@@ -49,13 +133,12 @@ def read_ahead(
     steps: int,
     limit_bytes: int = LIMIT_BYTES,
     *,
+    ranks: int = 1,
+    hogwild: int = 1,
     first_step: int = 0,
     first_batch: int = 0,
 ) -> BatchPool:
-    """Read the batches of a run and check them: kernels do not check bounds.
-
-    Where the stream is gone through again depends on the limit alone, so that a run that goes on from a checkpoint
-    reads what the unbroken one would.
+    """Read the first batches of a run; at least those of one step.
 
     Parameters
     ----------
@@ -66,18 +149,22 @@ def read_ahead(
     batch, sessions, steps : int
         Samples per batch, sessions of the job, steps of the run.
     limit_bytes : int
-        Memory they may take; at least one step is read.
-    first_step, first_batch : int
-        Number of the first step, and of the first batch of the stream that no step has read.
+        Memory they may take.
+    ranks, hogwild, first_step, first_batch : int
+        As in :class:`BatchPool`.
 
     Raises
     ------
     BadInput
         A batch does not fit the model, or an id lies outside its table.
     """
-    affordable = sessions * max(1, limit_bytes // max(1, stream.batch(0, batch).nbytes * sessions))
-    begin, needed = first_batch % affordable, steps * sessions
-    batches = tuple(stream.batch((begin + i) % affordable, batch) for i in range(min(needed, affordable)))
-    for found in batches:
-        check_batch(found, model)
-    return BatchPool(batches, sessions, first_batch + needed > affordable, first_step)
+    pool = BatchPool(stream, model, batch, sessions, ranks, hogwild, first_step, first_batch)
+    ready: list[Batch] = []
+    size, end = 0, time.perf_counter() + LIMIT_SECONDS
+    for step in range(first_step, first_step + steps):
+        if ready and (size >= limit_bytes or time.perf_counter() > end):
+            break
+        found = [pool.read(session, step) for session in range(sessions)]
+        size += sum(one.nbytes for one in found)
+        ready += found
+    return replace(pool, ready=tuple(ready))

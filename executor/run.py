@@ -102,7 +102,7 @@ class RunResult:
     wall_samples_per_second : float
         Throughput on the wall, after warm-up.
     losses : ndarray of float64, shape (sessions, steps)
-        Mean log loss of each batch of this run before its update.
+        Mean log loss of each batch of this run before its update; not a number where the data had ended.
     timeline : Timeline
         Times of every worker on the run's clock.
     dense, tables : Parameters, dict of str to TableRows
@@ -173,7 +173,15 @@ def run(plan: Plan, options: RunOptions | None = None, stream: Stream | None = N
     source, steps = stream or SyntheticStream(plan.model, plan.seed), range(start.step, chosen.steps)
     first_batch = -(-start.samples // plan.batch)
     pool = read_ahead(
-        source, plan.model, plan.batch, sessions(plan), len(steps), first_step=start.step, first_batch=first_batch
+        source,
+        plan.model,
+        plan.batch,
+        sessions(plan),
+        len(steps),
+        ranks=plan.ranks,
+        hogwild=plan.hogwild,
+        first_step=start.step,
+        first_batch=first_batch,
     )
     records = {worker.name: Record(worker, turns_of(plan, worker, steps)) for worker in workers(programs)}
     delay = PACED_START_SECONDS if chosen.clock is ClockKind.PACED else 0.0
@@ -285,7 +293,7 @@ def _work(job: _Job, wiring: Wiring, transport: SharedMemory, steps: range, cloc
     plan, options = job.plan, job.options
     session = session_number(plan, worker)
     durations = options.durations.get(worker.name, ()) if options.durations is not None else ()
-    context = Context(plan, job.state, functools.partial(job.pool.take, session), durations)
+    context = Context(plan, job.state, job.pool.reader(session, steps), durations)
     clock = Clock(options.clock, job.epoch, clock_start)
     run_worker(Endpoint(worker, wiring, clock, job.records[worker.name]), context, steps)
 
@@ -318,8 +326,6 @@ def _notes(job: _Job) -> tuple[str, ...]:
     if job.options.resume:
         folder, step = job.options.checkpoint, job.start.step
         notes.append(f"went on from step {step} of {folder}" if step else f"nothing in {folder} to go on from")
-    if job.pool.cycled:
-        notes.append("the run is longer than the batches read ahead; they are gone through again")
     nodes = [*plan.servers, *plan.sync_servers, *(node for group in plan.groups for node in group)]
     if len({node.host for node in nodes}) > 1:
         notes.append("machines other than this one are emulated: latency and bytes / NIC rate, without sharing")

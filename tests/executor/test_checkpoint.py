@@ -27,7 +27,6 @@ from executor.checkpoint import FILE_NAME, Done, load, save
 from executor.clock import ClockKind
 from executor.data import Batch, SyntheticStream
 from executor.errors import CheckpointFailed, WorkerFailed
-from executor.pool import read_ahead
 from executor.run import RunOptions, RunResult, run, segments
 from executor.state import JobState, allocate_state
 from hiertrain.cli import app
@@ -136,23 +135,6 @@ def test_a_run_goes_on_with_more_workers_at_the_sample_where_it_stopped(tmp_path
     assert max(errors.values()) < 1e-6
     assert found.next_batch == 2 * STEPS
     np.testing.assert_allclose(found.losses.mean(axis=0), expected.losses[0, 5:], rtol=1e-6)
-
-
-def test_a_resumed_pool_cycles_where_the_unbroken_one_does() -> None:
-    """Room for four batches of each of two sessions: whether a run starts at step 0, 3 or 6, a step reads the same batch."""
-    plan = plans.plan(dlrm([3, 4], tables(1, 9, 4), [1]))
-    stream = SyntheticStream(plan.model, 1)
-    one = stream.batch(0, 4)
-    room = 8 * (one.dense.nbytes + one.labels.nbytes + sum(ids.nbytes for ids in one.ids.values()))
-    whole = read_ahead(stream, plan.model, 4, 2, 9, room)
-    assert whole.cycled
-    assert len(whole.batches) == 8
-    for first in (3, 6):
-        part = read_ahead(stream, plan.model, 4, 2, 9 - first, room, first_step=first, first_batch=2 * first)
-        for step in range(first, 9):
-            for session in range(2):
-                expected = whole.take(session, step).dense
-                np.testing.assert_array_equal(part.take(session, step).dense, expected, err_msg=f"{first} {step}")
 
 
 def test_segments_end_at_multiples() -> None:

@@ -11,7 +11,7 @@ from executor.arrays import UnsupportedModel
 from executor.clock import ClockKind
 from executor.data import SyntheticStream
 from executor.loopback import Loopback
-from executor.run import RunOptions, RunResult, run
+from executor.run import RunOptions, run
 from placement.errors import DoesNotFit
 from placement.plan import Plan, Sync
 from problem.errors import BadInput
@@ -153,13 +153,6 @@ def test_one_step_is_a_run(all_dp_plan: Plan) -> None:
     result = run(all_dp_plan, RunOptions(steps=1))
     assert result.losses.shape == (1, 1)
     assert result.samples_per_second > 0
-
-
-def test_a_run_longer_than_its_batches_says_so(all_dp_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches that would take more memory than the limit are gone through again, and the result has a note."""
-    monkeypatch.setattr("executor.pool.read_ahead.__defaults__", (1,))
-    result: RunResult = run(all_dp_plan, RunOptions(steps=3))
-    assert any("gone through again" in note for note in result.notes)
 
 
 def test_fewer_steps_than_the_gap_make_no_exchange() -> None:
