@@ -64,13 +64,17 @@ def without_nodes(cluster: Cluster, names: Sequence[str]) -> Cluster:
 
 
 def read_costs(path: Path | None, model: Model, foreign_ok: bool) -> CostsFor:
-    """Return where costs come from: a profile, or the roofline of the machine."""
+    """Return where costs come from: a profile, the Kineto trace of a traced model, or the roofline of the machine."""
+    from cost_models.kineto import is_kineto, load_kineto
     from cost_models.profile import load_profile
     from cost_models.profile_costs import profile_costs
     from cost_models.roofline import roofline_costs
 
     if path is None:
         return lambda batch, node: roofline_costs(model, batch, node)
+    if is_kineto(path):
+        trace = load_kineto(path)
+        return lambda batch, node: trace.costs(model, batch, node)
     profile = load_profile(path)
     return lambda batch, node: profile_costs(profile, model, batch, node, foreign_ok=foreign_ok)
 

@@ -1,4 +1,4 @@
-"""Clusters: ON WHAT the model is trained, from a preset with a count or from a TOML or YAML file.
+"""Clusters: ON WHAT the model is trained, from a preset with a count or from a file.
 
 Knows how nodes are named and which values a source may leave open; each value filled in is told in
 ``Cluster.assumptions``. Memory and NIC are never filled in: a guess there would decide the plan.
@@ -12,8 +12,11 @@ from pathlib import Path
 
 from problem import local, units
 from problem.cluster import Cluster, Node
-from problem.documents import Document, read_document
+from problem.documents import Document, parse_toml, parse_yaml
 from problem.errors import BadInput
+from problem.formats.content import Content, unwrap
+from problem.formats.machines import Asked, Machines, complete, parse_asked
+from problem.formats.registry import Format, found_reader, split_forced
 from problem.presets import LOCAL, cluster_presets, nearest
 from problem.schema import ClusterSpec, NodeSpec, validate
 
@@ -26,7 +29,6 @@ DEFAULT_LATENCY_SECONDS = 20e-6
 MAX_NODES = 100_000
 
 _PRESET = re.compile(r"(?P<name>[^:]+?)(?::(?P<trainers>\d+)(?:\+(?P<servers>\d+))?)?")
-_FILES = (".toml", ".yaml", ".yml")
 
 
 def load_cluster(source: str | Path) -> Cluster:
@@ -36,21 +38,26 @@ def load_cluster(source: str | Path) -> Cluster:
     ----------
     source : str or Path
         ``NAME`` or ``NAME:COUNT`` of a preset (``fb-1s-18c:32``: nodes of any role), ``NAME:T+S`` (T trainers and S
-        servers), ``local:N`` (N trainers and a server on this machine), or a ``.toml`` or ``.yaml`` file.
+        servers), ``local:N`` (N trainers and a server on this machine), or a file of any format that becomes a cluster
+        (docs/formats.md), with what it leaves open behind its name: ``host.xml:32,nic_gbps=25``.
 
     Raises
     ------
     BadInput
         When there is no such preset or file, or a value in it is not allowed.
     """
-    if Path(source).suffix in _FILES:
-        return _read_file(Path(source))
+    forced, text = split_forced(str(source))
+    asked = parse_asked(text)
+    if asked is not None:
+        return cluster_from_spec(_spec_of(asked, forced))
+    if Path(text).suffix:
+        raise BadInput(text, "file", Path(text).name, "No such file or directory")
     match = _PRESET.fullmatch(str(source))
     known = [*cluster_presets(), LOCAL.name]
     if match is None or match["name"] not in known:
         wanted = match["name"] if match else str(source)
-        files = f"or a file that ends in {', '.join(_FILES)}"
-        raise BadInput("cluster", "name", str(source), f"{nearest(wanted, known)}, each with a count (NAME:4); {files}")
+        files = "each with a count (NAME:4); or a file, see docs/formats.md"
+        raise BadInput("cluster", "name", str(source), f"{nearest(wanted, known)}, {files}")
     trainers, servers = int(match["trainers"] or 1), match["servers"]
     if not 1 <= trainers + int(servers or 0) <= MAX_NODES or trainers < 1:
         raise BadInput(
@@ -72,7 +79,7 @@ def _local(name: str, trainers: int, servers: int) -> Cluster:
 
 def _preset(source: str, name: str, count: int, servers: int | None) -> Cluster:
     """Return ``count`` copies of a preset's machine; with servers, roles are fixed."""
-    pattern = _read_file(cluster_presets()[name])
+    pattern = cluster_from_spec(cluster_of_content(Content(cluster_presets()[name])))
     node = pattern.nodes[0]
     if servers is None:
         nodes = [node.renamed(copy) for copy in _numbered(name, count)]
@@ -88,16 +95,45 @@ def _numbered(prefix: str, count: int) -> list[str]:
     return [f"{prefix}-{i:0{digits}d}" for i in range(count)]
 
 
-def _read_file(path: Path) -> Cluster:
-    """Read a cluster file."""
-    document = read_document(path)
+def cluster_of_content(content: Content) -> Document:
+    """Return the description of a cluster file of ours (TOML or YAML).
+
+    Raises
+    ------
+    BadInput
+        When its syntax is broken.
+    """
+    parse = parse_toml if content.suffix == ".toml" else parse_yaml
+    return parse(content.text, content.source)
+
+
+def _spec_of(asked: Asked, forced: Format | None) -> Document:
+    """Return the description of what was asked for, settings and count applied."""
+    content = unwrap(asked.path)
+    found = found_reader(content, "cluster", forced)(content)
+    if isinstance(found, Machines):
+        return Document(content.source, complete(found, asked, content.source))
+    if asked.settings or asked.count is not None:
+        raise BadInput(content.source, "settings", ",".join(asked.settings), "none: write them into the file")
+    document: Document = found
+    return document
+
+
+def cluster_from_spec(document: Document) -> Cluster:
+    """Return the cluster of a description in the keys of :class:`problem.schema.ClusterSpec`.
+
+    Raises
+    ------
+    BadInput
+        When a value is not allowed or a node name appears twice.
+    """
     spec = validate(ClusterSpec, document)
     nodes: list[Node] = []
     gaps = _Gaps()
     for i, entry in enumerate(spec.nodes):
         nodes += _nodes(entry, gaps)
         _check_names(nodes, document, i)
-    return Cluster(spec.name or path.stem, tuple(nodes), (*spec.assumptions, *gaps.told()))
+    return Cluster(spec.name or Path(document.source).stem, tuple(nodes), (*spec.assumptions, *gaps.told()))
 
 
 def _check_names(nodes: list[Node], document: Document, index: int) -> None:

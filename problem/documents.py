@@ -147,13 +147,24 @@ def parse_toml(text: str, source: str) -> Document:
         raise BadInput(source, "document", str(error)[:80], "valid TOML, each key once") from None
 
 
-def parse_yaml(text: str, source: str) -> Document:
+MAX_YAML_VALUES = 200_000
+"""Values that a YAML document may hold once its aliases are written out: aliases of aliases grow without end."""
+
+
+def parse_yaml(text: str, source: str, *, aliases: bool = False) -> Document:
     """Parse YAML with every scalar as text.
+
+    Parameters
+    ----------
+    text, source : str
+        The text, and the file it is from.
+    aliases : bool
+        Whether an alias (``*name``) stands for what it names (files of others), or is refused (ours).
 
     Raises
     ------
     BadInput
-        On broken syntax, a key that appears twice, or an alias (``*name``).
+        On broken syntax, a key that appears twice, an alias where none is allowed, or aliases that grow without end.
     """
     import yaml  # noqa: PLC0415 - only this format needs it
 
@@ -164,29 +175,42 @@ def parse_yaml(text: str, source: str) -> Document:
         where = source if mark is None else f"{source}:{mark.line + 1}"
         problem = getattr(error, "problem", None) or type(error).__name__
         raise BadInput(where, "document", problem, "valid YAML, one document") from None
-    lines: dict[Location, int] = {}
-    seen: set[int] = set()
-    return Document(source, None if root is None else _plain(root, (), source, lines, seen), lines)
+    reader = _YamlReader(source, aliases)
+    return Document(source, None if root is None else reader.plain(root, ()), reader.lines)
 
 
-def _plain(node: Any, location: Location, source: str, lines: dict[Location, int], seen: set[int]) -> Any:
-    """Return the plain value of a YAML node and note the line of everything in it."""
-    line = node.start_mark.line + 1
-    lines[location] = line
-    if id(node) in seen:
-        raise BadInput(f"{source}:{line}", "document", "an alias", "values written out; aliases are not read")
-    seen.add(id(node))
-    if isinstance(node.value, str):
-        return node.value
-    if node.tag.endswith(":seq"):
-        return [_plain(child, (*location, i), source, lines, seen) for i, child in enumerate(node.value)]
-    found: dict[str, Any] = {}
-    for key, child in node.value:
-        name = str(key.value)
-        if name in found:
-            raise BadInput(f"{source}:{key.start_mark.line + 1}", name, "given twice", "each key once")
-        found[name] = _plain(child, (*location, name), source, lines, seen)
-    return found
+class _YamlReader:
+    """Turns YAML nodes into plain values, and notes the line of each."""
+
+    def __init__(self, source: str, aliases: bool) -> None:
+        self.lines: dict[Location, int] = {}
+        self._source, self._aliases = source, aliases
+        self._seen: set[int] = set()
+
+    def plain(self, node: Any, location: Location) -> Any:
+        """Return the plain value of a node and note the line of everything in it."""
+        line = node.start_mark.line + 1
+        self.lines[location] = line
+        self._check(node, line)
+        if isinstance(node.value, str):
+            return node.value
+        if node.tag.endswith(":seq"):
+            return [self.plain(child, (*location, i)) for i, child in enumerate(node.value)]
+        found: dict[str, Any] = {}
+        for key, child in node.value:
+            name = str(key.value)
+            if name in found:
+                raise BadInput(f"{self._source}:{key.start_mark.line + 1}", name, "given twice", "each key once")
+            found[name] = self.plain(child, (*location, name))
+        return found
+
+    def _check(self, node: Any, line: int) -> None:
+        where = f"{self._source}:{line}"
+        if id(node) in self._seen and not self._aliases:
+            raise BadInput(where, "document", "an alias", "values written out; aliases are not read")
+        self._seen.add(id(node))
+        if len(self.lines) > MAX_YAML_VALUES:
+            raise BadInput(where, "document", "an alias", f"at most {MAX_YAML_VALUES} values, aliases written out")
 
 
 def parse_csv(text: str, source: str, at: str) -> Document:

@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from problem.cluster import Cluster, Node
-from problem.documents import Document, parse_json, read_text
+from problem.documents import Document
 from problem.errors import BadInput
+from problem.formats.content import Content
 from problem.graph import FLOAT_BYTES, Graph, GraphError, Kind, Operator, Work
 from problem.model import Model
 from problem.schema import MAX_BYTES, GraphSpec, MsrEdge, MsrGraph, MsrNode, OperatorSpec, validate
@@ -47,7 +48,18 @@ def read_graph(path: Path) -> Model:
     GraphError
         On a cycle; the message names the operators on it.
     """
-    return graph_model(_read_spec(_read(path), path.stem), str(path))
+    return model_of_content(Content(path))
+
+
+def model_of_content(content: Content) -> Model:
+    """Return the model of a graph of either format.
+
+    Raises
+    ------
+    BadInput, GraphError
+        As :func:`read_graph`.
+    """
+    return graph_model(_read_spec(content.json, content.stem), content.source)
 
 
 def graph_model(spec: GraphSpec, source: str) -> Model:
@@ -79,7 +91,7 @@ def graph_cluster(path: Path) -> Cluster:
     BadInput
         When the file is broken, or holds a graph of our own format, which says nothing of machines.
     """
-    document = _read(path)
+    document = Content(path).json
     if not _is_msr(document.data):
         raise BadInput(path, "maxFPGAs", None, "a graph that says nothing of machines needs a cluster (--cluster)")
     machines = validate(MsrGraph, document)
@@ -116,10 +128,6 @@ def _operator(op: OperatorSpec) -> Operator:
         update=Work(seconds_per_sample=op.update_seconds),
         component=op.component,
     )
-
-
-def _read(path: Path) -> Document:
-    return parse_json(read_text(path), str(path))
 
 
 def _is_msr(data: Any) -> bool:

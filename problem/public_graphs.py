@@ -211,7 +211,9 @@ class PipeDreamProfile:
     layers : tuple of str
         Description of each layer.
     compute_seconds : tuple of float
-        Forward and backward time of each layer on one machine.
+        Forward and backward time of each layer on one machine, together.
+    forward_seconds : tuple of float
+        Forward time alone.
     activation_bytes, parameter_bytes : tuple of float
         Per layer.
     edges : tuple of (int, int)
@@ -221,6 +223,7 @@ class PipeDreamProfile:
     name: str
     layers: tuple[str, ...]
     compute_seconds: tuple[float, ...]
+    forward_seconds: tuple[float, ...]
     activation_bytes: tuple[float, ...]
     parameter_bytes: tuple[float, ...]
     edges: tuple[Edge, ...]
@@ -240,37 +243,49 @@ def read_pipedream(path: Path) -> PipeDreamProfile:
     BadInput
         On a line that is neither a layer nor an edge, an edge to an unknown layer, or a cycle.
     """
-    lines = [(i, line) for i, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
-    layers = {match["id"]: match for match in (_layer(path, i, line) for i, line in lines if line[0] != "\t")}
-    edges = [_text_edge(path, i, line, layers) for i, line in lines if line[0] == "\t"]
+    return pipedream_profile(read_text(path), str(path), path.stem)
+
+
+def pipedream_profile(text: str, source: str, name: str) -> PipeDreamProfile:
+    """Return the profile of a ``graph.txt``.
+
+    Raises
+    ------
+    BadInput
+        As :func:`read_pipedream`.
+    """
+    lines = [(i, line) for i, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    layers = {match["id"]: match for match in (_layer(source, i, line) for i, line in lines if line[0] != "\t")}
+    edges = [_text_edge(source, i, line, layers) for i, line in lines if line[0] == "\t"]
     sources, sinks = set(layers) - {v for _, v in edges}, set(layers) - {u for u, _ in edges}
     dropped = {i for i in sources if layers[i]["what"].startswith("Input")}
     dropped |= {i for i in sinks if layers[i]["what"].startswith("__getitem__")}
     kept = {identifier: n for n, identifier in enumerate(i for i in layers if i not in dropped)}
     matches = [layers[i] for i in kept]
     wiring = tuple((kept[u], kept[v]) for u, v in edges if u in kept and v in kept)
-    topological_order(len(kept), wiring, str(path))
+    topological_order(len(kept), wiring, source)
     return PipeDreamProfile(
-        name=path.stem,
+        name=name,
         layers=tuple(match["what"] for match in matches),
         compute_seconds=tuple((float(m["forward"]) + float(m["backward"])) / 1000 for m in matches),
+        forward_seconds=tuple(float(m["forward"]) / 1000 for m in matches),
         activation_bytes=tuple(_activation(m["activation"]) for m in matches),
         parameter_bytes=tuple(float(m["parameters"]) for m in matches),
         edges=wiring,
     )
 
 
-def _layer(path: Path, number: int, line: str) -> re.Match[str]:
+def _layer(source: str, number: int, line: str) -> re.Match[str]:
     match = _LAYER.match(line)
     if match is None:
-        raise BadInput(f"{path}:{number}", "layer", line[:60], "'id -- description -- forward_compute_time=..., ...'")
+        raise BadInput(f"{source}:{number}", "layer", line[:60], "'id -- description -- forward_compute_time=..., ...'")
     return match
 
 
-def _text_edge(path: Path, number: int, line: str, layers: Mapping[str, object]) -> tuple[str, str]:
+def _text_edge(source: str, number: int, line: str, layers: Mapping[str, object]) -> tuple[str, str]:
     ends = line.strip().split(" -- ")
     if len(ends) != 2 or ends[0] not in layers or ends[1] not in layers:
-        raise BadInput(f"{path}:{number}", "edge", line.strip()[:60], "'id -- id' of two layers")
+        raise BadInput(f"{source}:{number}", "edge", line.strip()[:60], "'id -- id' of two layers")
     return ends[0], ends[1]
 
 
@@ -353,15 +368,25 @@ def read_piper(path: Path) -> PiperInstance:
     BadInput
         On a broken file, repeated ids, edges to unknown layers, or a cycle.
     """
-    document = parse_json(read_text(path), str(path))
+    return piper_instance(parse_json(read_text(path), str(path)), path.stem)
+
+
+def piper_instance(document: Document, name: str) -> PiperInstance:
+    """Return the instance of parsed JSON.
+
+    Raises
+    ------
+    BadInput
+        As :func:`read_piper`.
+    """
     graph = validate(_PiperGraph, document)
     index = _indices([node.id for node in graph.nodes], document)
     edges = {
         (_end(index, e.sourceId, document), _end(index, e.destId, document)): e.communicationCost for e in graph.edges
     }
-    topological_order(len(index), edges, str(path))
+    topological_order(len(index), edges, document.source)
     return PiperInstance(
-        name=path.stem,
+        name=name,
         devices=graph.maxDevices,
         microbatches=graph.mbsInBatch,
         memory_bytes=float(graph.maxMemoryPerDevice),

@@ -1,7 +1,8 @@
-"""Readers: WHAT is trained, from whatever names it: a preset, a model TOML, a graph JSON or a CSV of tables.
+"""Readers: WHAT is trained, from whatever names it: a preset, or a file of ours or of others.
 
-Knows how to tell the sources apart and how to rebuild a model from the description that a plan file carries. What the
-keys are is in ``problem.schema``; what they become in ``problem.expand`` and ``problem.graph_json``.
+Knows our own files, and how to rebuild a model from the description that a plan file carries. Formats are told apart in
+``problem.formats.registry``; what our keys are is in ``problem.schema``, what they become in ``problem.expand`` and
+``problem.graph_json``.
 """
 
 from __future__ import annotations
@@ -11,20 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from problem.documents import Document, parse_csv, read_document, read_text
+from problem.documents import Document, parse_csv, parse_toml
 from problem.errors import BadInput
 from problem.expand import capped, expand_model, rows_capped
-from problem.graph_json import graph_model, read_graph
+from problem.formats.content import Content
+from problem.formats.registry import read, split_forced
+from problem.formats.tables_model import model_around
+from problem.graph_json import graph_model
 from problem.model import Model
 from problem.presets import model_presets, nearest
 from problem.schema import GraphSpec, ModelSpec, validate
-
-#: The dense part that is put around a bare list of tables; small, so that the tables dominate. A dot interaction grows
-#: with the square of the number of tables, so lists above MAX_DOT_TABLES or of mixed dims are concatenated.
-HEAD_DENSE_FEATURES = 13  # as in the Criteo data
-HEAD_BOTTOM = (64,)
-HEAD_TOP = (128, 1)
-MAX_DOT_TABLES = 64
 
 
 def load_model(source: str | Path) -> Model:
@@ -33,24 +30,24 @@ def load_model(source: str | Path) -> Model:
     Parameters
     ----------
     source : str or Path
-        Name of a preset, or a file: ``.toml`` (model), ``.json`` (graph), ``.csv`` (tables).
+        Name of a preset, or a file of any format that becomes a model (docs/formats.md), told by its content;
+        ``FORMAT:PATH`` forces a format.
 
     Raises
     ------
     BadInput
-        When there is no such preset or file, or a value in it is not allowed.
+        When there is no such preset or file, its format is not read, or a value in it is not allowed.
     GraphError
         When the operators do not form a directed acyclic graph.
     """
-    path = Path(source)
     preset = model_presets().get(str(source))
     if preset is not None:
-        return _read_toml(preset)
-    readers = {".toml": _read_toml, ".json": read_graph, ".csv": _read_csv}
-    if path.suffix in readers:
-        return readers[path.suffix](path)
-    endings = f"or a file that ends in {', '.join(readers)}"
-    raise BadInput("model", "name", str(source), f"{nearest(str(source), list(model_presets()))}; {endings}")
+        return model_of_toml(Content(preset))
+    forced, path = split_forced(str(source))
+    if len(Path(path).parts) == 1 and not Path(path).suffix and not Path(path).exists():
+        raise BadInput("model", "name", path, f"{nearest(path, list(model_presets()))}; or a file, see docs/formats.md")
+    model: Model = read(path, "model", forced)
+    return model
 
 
 def model_from_spec(spec: Mapping[str, Any]) -> Model:
@@ -89,50 +86,48 @@ def with_max_rows(model: Model, rows: int) -> Model:
     return expand_model(capped(validate(ModelSpec, document), rows), document.source)
 
 
-def _read_toml(path: Path) -> Model:
-    """Read a model TOML; ``tables`` may be a path to a CSV, relative to the TOML."""
-    document = read_document(path)
+def model_of_toml(content: Content) -> Model:
+    """Return the model of a TOML of ours; ``tables`` may be a path to a CSV, relative to the TOML.
+
+    Raises
+    ------
+    BadInput
+        When a value in it is not allowed.
+    """
+    document = parse_toml(content.text, content.source)
     data = document.data
     if isinstance(data.get("tables"), str):
-        table_path = path.parent / data["tables"]
-        tables = parse_csv(read_text(table_path), str(table_path), "tables")
-        _check_columns(tables)
-        document = Document(str(path), data | tables.data, tables.lines)
-    return expand_model(validate(ModelSpec, document), str(path))
+        tables = read_tables(Content(content.path.parent / data["tables"]))
+        document = Document(content.source, data | tables.data, tables.lines)
+    return expand_model(validate(ModelSpec, document), content.source)
 
 
-def _read_csv(path: Path) -> Model:
-    """Read a bare list of tables and put a small DLRM around it."""
-    document = parse_csv(read_text(path), str(path), "tables")
-    _check_columns(document)
-    rows = document.data["tables"]
-    dims = {row.get("dim") for row in rows}
-    dot = len(rows) <= MAX_DOT_TABLES and len(dims) == 1
-    bottom = [*HEAD_BOTTOM, rows[0].get("dim")] if dot else list(HEAD_BOTTOM)
-    head = {
-        "name": path.stem,
-        "dense_features": HEAD_DENSE_FEATURES,
-        "bottom_mlp": bottom,
-        "top_mlp": list(HEAD_TOP),
-        "interaction": "dot" if dot else "concat",
-        "notes": [_head_note(bottom, dot)],
-    }
-    return expand_model(validate(ModelSpec, Document(str(path), head | document.data, document.lines)), str(path))
+def model_of_csv(content: Content) -> Model:
+    """Return the model of a bare list of tables: a small DLRM around them.
+
+    Raises
+    ------
+    BadInput
+        When a column is missing or a value is not allowed.
+    """
+    document = read_tables(content)
+    return model_around(content.stem, document.data["tables"], content.source, lines=document.lines)
 
 
-def _head_note(bottom: list[Any], dot: bool) -> str:
-    widths = "-".join(str(width) for width in (HEAD_DENSE_FEATURES, *bottom))
-    top = "-".join(str(width) for width in HEAD_TOP)
-    return f"assumed dense part: bottom {widths}, {'dot' if dot else 'concat'} interaction, top {top}, batch 128, SGD"
+def read_tables(content: Content) -> Document:
+    """Return the tables of a CSV.
 
-
-def _check_columns(document: Document) -> None:
-    """Refuse a CSV without the columns that every table needs, or without tables."""
+    Raises
+    ------
+    BadInput
+        When the file has no tables, or no column that every table needs.
+    """
+    document = parse_csv(content.text, content.source, "tables")
     rows = document.data["tables"]
     if not rows:
         raise BadInput(document.source, "tables", [], "at least one line below the header")
     for column in ("name", "rows"):
         if not any(column in row for row in rows):
-            raise BadInput(
-                document.source, "header", None, f"a column {column!r}; columns: name, rows, dim, pooling_factor, dtype"
-            )
+            columns = f"a column {column!r}; columns: name, rows, dim, pooling_factor, dtype"
+            raise BadInput(document.source, "header", None, columns)
+    return document

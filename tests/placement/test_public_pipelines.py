@@ -18,6 +18,7 @@ PROFILE = PipeDreamProfile(
     name="diamond",
     layers=("a", "b", "c", "d"),
     compute_seconds=(4.0, 2.0, 2.0, 4.0),
+    forward_seconds=(1.0, 1.0, 1.0, 1.0),
     activation_bytes=(0.0,) * 4,
     parameter_bytes=(0.0, 0.0, 0.0, 8.0),
     edges=((0, 1), (0, 2), (1, 3), (2, 3)),

@@ -62,11 +62,17 @@ def test_counts_refused(source):
         load_cluster(source)
 
 
-@pytest.mark.parametrize("source", ["fb-1s:3", "fb-2s:", "fb-2s:x", "fb-2s:-1", ":3", "", "c.json"])
+@pytest.mark.parametrize("source", ["fb-1s:3", "fb-2s:", "fb-2s:x", "fb-2s:-1", ":3", ""])
 def test_unknown_presets(source):
     """Unknown names and broken counts are answered with the list of presets."""
     with pytest.raises(BadInput, match="presets: fb-1s-18c, fb-2s, local"):
         load_cluster(source)
+
+
+def test_missing_file_is_named():
+    """A file that is not there is named as one, not taken for a preset."""
+    with pytest.raises(BadInput, match=r"c\.json: file = 'c\.json': No such file"):
+        load_cluster("c.json")
 
 
 @needs_shared
