@@ -22,6 +22,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from cost_models.checked_json import write_json
 from experiments import questions
+from experiments.literature import literature_rows, literature_text
 from experiments.paced import paced_rows
 from experiments.validation import validate_predictions
 from problem.errors import BadInput
@@ -50,6 +51,10 @@ class FigureInfo:
         Computes the rows.
     draw : callable
         Draws rows on an axis.
+    height : float
+        Of the picture, in inches.
+    say : callable or None
+        Text to print below the names of the files.
     """
 
     name: str
@@ -57,6 +62,8 @@ class FigureInfo:
     minutes: int
     rows: Callable[[Watch], list[Row]]
     draw: Callable[[Sequence[Mapping[str, Any]], Axes], None]
+    height: float = 4.6
+    say: Callable[[Sequence[Mapping[str, Any]]], str] | None = None
 
 
 def make_figure(name: str, out: Path, watch: Watch | None = None) -> list[Row]:
@@ -91,7 +98,7 @@ def write_rows(rows: Sequence[Row], out: Path, name: str) -> None:
 
 def draw(info: FigureInfo, rows: Sequence[Mapping[str, Any]], out: Path) -> None:
     """Draw rows into NAME.png and NAME.svg."""
-    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    figure = Figure(figsize=(7.5, info.height), layout="constrained")
     axis = figure.subplots()
     info.draw(rows, axis)
     axis.spines[["top", "right"]].set_visible(False)
@@ -112,7 +119,23 @@ def _paced(watch: Watch) -> list[Row]:
     return [{**asdict(row), "ratio": row.ratio, "conclusive": row.conclusive} for row in paced_rows(watch=watch)]
 
 
+def _literature(watch: Watch) -> list[Row]:
+    return [{**asdict(row), "deviation": row.deviation, "met": row.met} for row in literature_rows(watch)]
+
+
 # ---- drawing
+
+
+def _draw_literature(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
+    positions = range(len(rows))
+    for met, colour, word in ((True, COLOURS[1], "within"), (False, COLOURS[2], "missed")):
+        mine = [position for position in positions if rows[position]["met"] is met]
+        off = [rows[position]["deviation"] / rows[position]["tolerance"] for position in mine]
+        axis.plot(off, mine, "o" if met else "s", color=colour, label=word)
+    axis.axvspan(-1, 1, color="lightgrey", alpha=0.5)
+    axis.set_yticks(list(positions), [f"{row['anchor']}: {row['what']}" for row in rows], fontsize=7)
+    axis.invert_yaxis()
+    axis.set(xscale="symlog", xlabel="(ours - published) / tolerance")
 
 
 def _draw_validation(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
@@ -189,6 +212,15 @@ FIGURES: Mapping[str, FigureInfo] = {
     for info in (
         FigureInfo("validation", "How far are predictions from measurements?", 6, _validation, _draw_validation),
         FigureInfo("paced", "Is the schedule right, costs aside?", 1, _paced, _draw_paced),
+        FigureInfo(
+            "literature",
+            "How far are predictions from published numbers?",
+            1,
+            _literature,
+            _draw_literature,
+            height=7.5,
+            say=literature_text,
+        ),
         FigureInfo("trainers", str(questions.trainers.__doc__), 1, questions.trainers, _draw_trainers),
         FigureInfo("group-size", str(questions.group_size.__doc__), 3, questions.group_size, _draw_group_size),
         FigureInfo("heuristics", str(questions.heuristics.__doc__), 1, questions.heuristics, _draw_heuristics),

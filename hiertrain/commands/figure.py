@@ -31,4 +31,6 @@ def command(
         raise BadInput("figure", "name", name, f"one of {', '.join(FIGURES)}")
     with progress(name) as watch:
         rows = make_figure(name, out, watch)
-    emit(as_json, {"rows": rows}, lambda: f"{len(rows)} rows in {out / name}.csv, drawn in {out / name}.png and .svg")
+    say = FIGURES[name].say
+    said = f"{len(rows)} rows in {out / name}.csv, drawn in {out / name}.png and .svg"
+    emit(as_json, {"rows": rows}, lambda: f"{say(rows)}\n\n{said}" if say else said)
