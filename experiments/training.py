@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import numpy as np
 
 from cost_models.costs import CostTable
 from executor.clock import ClockKind
-from executor.data import CriteoTsv, Stream, SyntheticStream
-from executor.metrics import normalized_entropy
+from executor.data import DataOptions, Passes, Stream, SyntheticStream, open_data
+from executor.metrics import Metrics, normalized_entropy
 from executor.run import RunOptions, RunResult, run
 from executor.worker import sessions
 from placement.plan import Plan
+from problem.errors import BadInput
 from simulator.machines import Sharing
 from simulator.simulate import simulate
 
@@ -44,6 +46,37 @@ class Checkpoints:
 
 
 @dataclass(frozen=True)
+class Data:
+    """Click logs of a run.
+
+    Parameters
+    ----------
+    path : Path, optional
+        To train on; None: synthetic clicks.
+    options : DataOptions
+        How to read it, and ``held_out``.
+    passes : int
+        How often it is read; 0: round and round, as long as the run takes.
+    held_out : Path, optional
+        To measure the quality of the trained model with.
+    """
+
+    path: Path | None = None
+    options: DataOptions = field(default_factory=DataOptions)
+    passes: int = 0
+    held_out: Path | None = None
+
+    def stream(self, plan: Plan) -> Stream:
+        """Read the file, if there is one."""
+        if self.path is None:
+            if self.passes:
+                raise BadInput("run", "epochs", self.passes, "needs data to pass over")
+            return SyntheticStream(plan.model, plan.seed)
+        rows = open_data(self.path, plan.model, self.options)
+        return Passes(rows, self.passes) if self.passes else rows
+
+
+@dataclass(frozen=True)
 class Outcome:
     """A run and its quality.
 
@@ -57,12 +90,15 @@ class Outcome:
         Normalised entropy; NaN where all labels were equal.
     evaluated_on : str
         On what.
+    metrics : Metrics, optional
+        All there is about the quality on held-out samples.
     """
 
     result: RunResult
     steps: int
     quality: float
     evaluated_on: str
+    metrics: Metrics | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return the figures, ready for ``json.dumps``."""
@@ -72,10 +108,11 @@ class Outcome:
             "samples_per_second": self.result.samples_per_second,
             "wall_samples_per_second": self.result.wall_samples_per_second,
             "clock": str(self.result.clock),
-            "loss": float(losses[:, -tenth:].mean()),
-            "first_loss": float(losses[:, :tenth].mean()),
+            "loss": float(np.nanmean(losses[:, -tenth:])),
+            "first_loss": float(np.nanmean(losses[:, :tenth])),
             "normalized_entropy": None if math.isnan(self.quality) else self.quality,
             "evaluated_on": self.evaluated_on,
+            "held_out": None if self.metrics is None else _finite(dataclasses.asdict(self.metrics)),
             "steps": self.steps,
             "first_step": self.result.first_step,
             "workers": list(self.result.workers),
@@ -83,12 +120,16 @@ class Outcome:
         }
 
 
+def _finite(figures: dict[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
 def train(
     plan: Plan,
     costs: CostTable,
     steps: int,
     clock: str = "cpu",
-    data: Path | None = None,
+    data: Data = Data(),
     hang_seconds: float = 60.0,
     watch: Callable[[str], None] | None = None,
     checkpoints: Checkpoints = Checkpoints(),
@@ -100,11 +141,11 @@ def train(
     plan, costs : Plan, CostTable
         The plan; its costs pace the ``paced`` clock and are used for nothing else.
     steps : int
-        Batches of every session.
+        Batches of every session; of data with a number of passes those follow.
     clock : str
         ``cpu``, ``wall`` or ``paced``.
-    data : Path, optional
-        Click log in a Criteo layout, read round and round; by default synthetic clicks.
+    data : Data
+        Click logs to train on and to measure quality with; by default synthetic clicks.
     hang_seconds : float
         A worker without progress for so long ends the run.
     watch : callable, optional
@@ -121,7 +162,10 @@ def train(
     CheckpointFailed
         A checkpoint could not be written.
     """
-    stream: Stream = CriteoTsv(data, plan.model) if data is not None else SyntheticStream(plan.model, plan.seed)
+    stream = data.stream(plan)
+    held_out = open_data(data.held_out, plan.model, data.options) if data.held_out is not None else None
+    if isinstance(stream, Passes):
+        steps = stream.steps(plan.batch, sessions(plan))
     kind = ClockKind(clock)
 
     def tell(done: int) -> None:
@@ -140,20 +184,31 @@ def train(
         resume=checkpoints.resume,
     )
     result = run(plan, options, stream)
-    if data is not None:
+    if held_out is not None:
+        return _evaluated(
+            result, steps, Passes(held_out), range(Passes(held_out).batches(plan.batch)), str(data.held_out)
+        )
+    if data.path is not None:
         return Outcome(result, steps, _progressive(result, stream), "the second half of the run, before each update")
-    held_out = [stream.batch(result.next_batch + i, plan.batch) for i in range(EVALUATION_BATCHES)]
-    quality = result.evaluate(held_out).normalized_entropy
-    return Outcome(result, steps, quality, f"{EVALUATION_BATCHES} held-out batches, un-cut model")
+    numbers = range(result.next_batch, result.next_batch + EVALUATION_BATCHES)
+    return _evaluated(result, steps, stream, numbers, f"{EVALUATION_BATCHES} held-out batches")
+
+
+def _evaluated(result: RunResult, steps: int, stream: Stream, numbers: range, what: str) -> Outcome:
+    """The quality of the trained, un-cut model on some batches."""
+    metrics = result.evaluate(stream.batch(number, result.plan.batch) for number in numbers)
+    return Outcome(result, steps, metrics.normalized_entropy, f"{what}, un-cut model", metrics)
 
 
 def _progressive(result: RunResult, stream: Stream) -> float:
-    """Normalised entropy of a one-pass run: each batch is predicted before it is learnt from."""
+    """Normalised entropy of samples when they were first met: each batch is predicted before it is learnt from."""
     plan, half = result.plan, result.losses.shape[1] // 2
-    count = (result.losses.shape[1] - half) * sessions(plan)
-    numbers = range(result.next_batch - count, result.next_batch)
-    base = float(np.mean([stream.batch(number, plan.batch).labels.mean() for number in numbers]))
-    return normalized_entropy(float(result.losses[:, half:].mean()), base)
+    losses = result.losses[:, half:].T.reshape(-1)  # in the order of the stream
+    numbers = range(result.next_batch - len(losses), result.next_batch)
+    labels = [stream.batch(number, plan.batch).labels for number in numbers]
+    counts = np.array([len(found) for found in labels])
+    loss = float(np.sum(losses[counts > 0] * counts[counts > 0]) / counts.sum())
+    return normalized_entropy(loss, float(np.concatenate(labels).mean(dtype=np.float64)))
 
 
 def modelled_durations(plan: Plan, costs: CostTable) -> dict[str, Sequence[float]]:

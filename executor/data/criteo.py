@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from executor.arrays import Floats, Ids
 from executor.data.batch import Batch, dense_width
+from executor.data.rows import Rows
 from problem.errors import BadInput
 from problem.model import Model
 
@@ -66,24 +67,23 @@ class CriteoTsv:
 
     def __init__(self, path: str | Path, model: Model, limit: int | None = None) -> None:
         _check_model(path, model)
-        self._names = tuple(table.name for table in model.tables)
         sizes = np.array([table.rows for table in model.tables], np.uint64)
         rows = islice(_rows(path), limit)
         chunks = [_arrays(chunk, sizes) for chunk in iter(lambda: list(islice(rows, _CHUNK)), [])]
         if not chunks:
             raise BadInput(path, "rows", 0, "the file must have at least one row")
-        self._labels, self._dense, self._ids = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
+        labels, dense, ids = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
+        columns = {table.name: np.ascontiguousarray(ids[:, i : i + 1]) for i, table in enumerate(model.tables)}
+        #: All rows of the file.
+        self.rows = Rows(dense, columns, labels)
 
     def __len__(self) -> int:
         """Rows of the file."""
-        return len(self._labels)
+        return len(self.rows)
 
     def batch(self, index: int, size: int) -> Batch:
         """Return batch number ``index``: rows index * size and on; the first row follows the last."""
-        chosen = (index * size + np.arange(size)) % len(self)
-        ids = self._ids[chosen]
-        columns = {name: np.ascontiguousarray(ids[:, i : i + 1]) for i, name in enumerate(self._names)}
-        return Batch(self._dense[chosen], columns, self._labels[chosen])
+        return self.rows.batch(index, size)
 
 
 def _check_model(path: str | Path, model: Model) -> None:
@@ -96,6 +96,10 @@ def _check_model(path: str | Path, model: Model) -> None:
         if table.ids_per_sample != 1:
             field = f"model {model.name!r}, ids per sample of table {table.name!r}"
             raise BadInput(path, field, table.ids_per_sample, "Criteo data has 1")
+        if table.pooling == "weighted":
+            raise BadInput(
+                path, f"model {model.name!r}, pooling of table {table.name!r}", "weighted", "Criteo data has no weights"
+            )
 
 
 def _rows(path: str | Path) -> Iterator[list[str]]:

@@ -22,11 +22,29 @@ class ClockName(StrEnum):
     PACED = "paced"
 
 
+class Format(StrEnum):
+    """Format of a click log."""
+
+    AUTO = "auto"
+    CRITEO = "criteo"
+    CSV = "csv"
+    PARQUET = "parquet"
+    SLOTS = "slots"
+
+
 def command(
     plan: Annotated[Path, typer.Argument(help="Plan file, from hiertrain solve.")],
     steps: Annotated[int, typer.Option(min=2, help="Batches of every thread.")] = 100,
     clock: Annotated[ClockName, typer.Option(help="Clock of the throughput.")] = ClockName.CPU,
-    data: Annotated[Path | None, typer.Option(help="Click log in a Criteo layout; default: synthetic clicks.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Click log to train on; default: synthetic clicks.")] = None,
+    eval_data: Annotated[Path | None, typer.Option(help="Click log to measure the trained model with.")] = None,
+    data_format: Annotated[Format, typer.Option(help="Format of click logs; auto: as the file looks.")] = Format.AUTO,
+    hash_ids: Annotated[bool, typer.Option("--hash-ids", help="Hash ids to rows; otherwise they are rows.")] = False,
+    label: Annotated[str, typer.Option(help="Column of the labels.")] = "",
+    dense_columns: Annotated[str, typer.Option(help="Columns of the dense features, with commas between.")] = "",
+    epochs: Annotated[
+        int, typer.Option(min=0, help="Read the data so often and end; 0: --steps, round and round.")
+    ] = 0,
     trace: Annotated[Path | None, typer.Option(help="Write the timeline for Perfetto to this file.")] = None,
     hang_seconds: Annotated[float, typer.Option(min=0.1, help="End the run when a worker hangs for so long.")] = 60.0,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder to save the run in; the end is saved too.")] = None,
@@ -38,13 +56,17 @@ def command(
 
     Example: hiertrain run plan.json --steps 200 --data clicks.tsv
     """
-    from experiments.training import Checkpoints, train
+    from executor.data.files import DataOptions
+    from experiments.training import Checkpoints, Data, train
     from placement.planfile import load_plan
 
     loaded = load_plan(plan)
     saved = Checkpoints(checkpoint, checkpoint_every, resume)
+    chosen = "" if data_format is Format.AUTO else str(data_format)
+    options = DataOptions(chosen, hash_ids, label, tuple(filter(None, dense_columns.split(","))))
+    logs = Data(data, options, epochs, eval_data)
     with progress("training") as watch:
-        outcome = train(loaded.plan, loaded.costs, steps, str(clock), data, hang_seconds, watch, saved)
+        outcome = train(loaded.plan, loaded.costs, steps, str(clock), logs, hang_seconds, watch, saved)
     if trace is not None:
         from simulator.perfetto import write_trace
 
@@ -61,6 +83,17 @@ def _text(result: RunResult, document: dict[str, Any]) -> str:
         f"workers     {len(result.workers)} processes, {document['steps'] - result.first_step} steps",
         f"loss        {document['first_loss']:.4f} at first, {document['loss']:.4f} in the end",
         f"quality     normalised entropy {quality:.4f} ({document['evaluated_on']})" if quality is not None else "",
+        _held_out(document["held_out"]),
         *(f"note: {note}" for note in result.notes),
     ]
     return "\n".join(line for line in lines if line)
+
+
+def _held_out(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    auc = "not defined" if found["auc"] is None else f"{found['auc']:.4f}"
+    return (
+        f"            log loss {found['loss']:.4f}, accuracy {found['accuracy']:.4f}, AUC {auc}, "
+        f"base rate {found['base_rate']:.4f}, {found['samples']:,} samples"
+    )

@@ -193,6 +193,20 @@ def test_odd_criteo_rows_are_refused_with_line_and_column(criteo_plan: Path) -> 
     assert "hexadecimal" in done.stderr
 
 
+def test_one_epoch_ends_with_a_short_batch_and_is_measured_on_held_out_rows(criteo_plan: Path) -> None:
+    """``--epochs 1`` reads every row once, whatever ``--steps`` says; ``--eval-data`` measures the net on a file."""
+    case = CASES / "s15_criteo_7_rows_batch_4_workers_3.tsv"
+    done = hiertrain("run", criteo_plan, "--data", case, "--epochs", "1", "--eval-data", case, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["steps"] == 2
+    assert found["held_out"]["samples"] == 7
+    assert found["evaluated_on"].startswith(str(case))
+    text = hiertrain("run", criteo_plan, "--data", case, "--epochs", "2", "--eval-data", case).stdout
+    assert "4 steps" in text
+    assert "7 samples" in text
+
+
 @pytest.mark.parametrize("case", ["s15_criteo_same_id_whole_batch.tsv", "s15_criteo_7_rows_batch_4_workers_3.tsv"])
 def test_few_or_equal_criteo_rows_train(case: str, criteo_plan: Path) -> None:
     """One id in a whole batch, and 7 rows for batches of 4 (read round and round): both train to a finite loss."""
