@@ -143,12 +143,16 @@ class _Costs:
 
 
 def _op_cost(costs: _Costs, op: Operator, needs_gradient: bool) -> OpCost:
-    """Cost of an operator; an imported one keeps its own seconds. Phases that never run cost nothing."""
+    """Cost of an operator; an imported one keeps its own seconds, or is as fast as a core's matrix products.
+
+    Phases that never run cost nothing.
+    """
 
     def phase(name: str, work: Work, runs: bool) -> PhaseCost:
         traffic = work_traffic(work, costs.batch)
         if op.kind is Kind.FIXED:
-            return PhaseCost(work.seconds_per_sample * costs.batch, traffic)
+            seconds = work.seconds_per_sample + work.flops_per_sample / costs.profile.flops_per_core_second
+            return PhaseCost(seconds * costs.batch, traffic)
         return PhaseCost(costs.seconds(op, name), traffic) if runs else PhaseCost()
 
     # NextBatch puts dense features in place: passing them on may not have been worth a measurement.

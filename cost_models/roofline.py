@@ -95,13 +95,13 @@ def dim_penalty(dim: int) -> float:
 
 
 def _op_cost(op: Operator, batch: int, node: Node) -> OpCost:
-    return OpCost(*(_phase_cost(op.kind, work, batch, node) for work in (op.forward, op.backward, op.update)))
+    return OpCost(*(_phase_cost(work, batch, node) for work in (op.forward, op.backward, op.update)))
 
 
-def _phase_cost(kind: Kind, work: Work, batch: int, node: Node) -> PhaseCost:
+def _phase_cost(work: Work, batch: int, node: Node) -> PhaseCost:
     """Cost of one phase; a phase without work costs nothing, not even the call."""
     flops, traffic = work.flops_per_sample * batch, work_traffic(work, batch)
-    if kind is Kind.FIXED or work.seconds_per_sample:
+    if work.seconds_per_sample:
         return PhaseCost(work.seconds_per_sample * batch, traffic)
     if not (flops or traffic):
         return PhaseCost()

@@ -2,7 +2,7 @@
 
 An operator's gradient and its update live with it, so each operator carries the work of all three phases. Work is
 counted (flops, bytes of memory traffic), never timed: seconds are the business of ``cost_models``. The one exception is
-an imported graph whose operators come with measured seconds (``Work.seconds``).
+an imported graph whose operators come with measured seconds (``Work.seconds_per_sample``).
 
 Each operator has exactly one output tensor, named like the operator itself, with ``width`` elements per sample.
 The graph knows nothing of machines, batches in flight or placement.
@@ -175,12 +175,13 @@ class Graph:
     def needs_gradient(self) -> Mapping[str, bool]:
         """Whether the gradient of an operator's output is needed: it or something upstream is trained.
 
-        An imported (FIXED) operator is trained if it came with backward seconds: a graph that lists its backward
+        An imported (FIXED) operator is trained if it came with backward seconds or flops: a graph that lists its backward
         operators by themselves, or an inference graph, has none.
         """
         needed: dict[str, bool] = {}
         for op in self.operators:
-            trained = op.backward.seconds_per_sample > 0 if op.kind is Kind.FIXED else op.parameters > 0
+            works = op.backward.seconds_per_sample > 0 or op.backward.flops_per_sample > 0
+            trained = works if op.kind is Kind.FIXED else op.parameters > 0
             needed[op.name] = op.kind is Kind.LOOKUP or trained or any(needed[name] for name in op.inputs)
         return needed
 

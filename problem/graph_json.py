@@ -27,10 +27,11 @@ from typing import Any
 from problem.cluster import Cluster, Node
 from problem.documents import Document
 from problem.errors import BadInput
+from problem.expand import expand_tables, lookup
 from problem.formats.content import Content
 from problem.graph import FLOAT_BYTES, Graph, GraphError, Kind, Operator, Work
 from problem.model import Model
-from problem.schema import MAX_BYTES, GraphSpec, MsrEdge, MsrGraph, MsrNode, OperatorSpec, validate
+from problem.schema import MAX_BYTES, GraphSpec, ModelSpec, MsrEdge, MsrGraph, MsrNode, OperatorSpec, validate
 
 NOMINAL_RATE = 1_000_000_000
 """Bytes per second at which the milliseconds of a dnn-partitioning edge are turned into bytes, and back by the nodes of
@@ -68,19 +69,31 @@ def graph_model(spec: GraphSpec, source: str) -> Model:
     Raises
     ------
     GraphError
-        On duplicate names, unknown inputs or a cycle.
+        On duplicate names, unknown inputs, a cycle, or a table that no operator reads.
+    BadInput
+        When a table has no dim, or a name is given twice.
     """
+    tables = expand_tables(ModelSpec(name=spec.name, dense_features=0, top_mlp=(1,), tables=spec.tables), source)
     try:
-        graph = Graph(tuple(_operator(op) for op in spec.operators))
+        graph = Graph((*map(lookup, tables), *(_operator(op) for op in spec.operators)))
+        _check_read(graph)
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
     return Model(
         name=spec.name,
         graph=graph,
+        tables=tables,
         batch=spec.batch,
         spec=spec.model_dump(mode="json", exclude_defaults=True),
         notes=spec.notes,
     )
+
+
+def _check_read(graph: Graph) -> None:
+    """Refuse a table whose rows nobody reads: nothing would push its gradient."""
+    for op in graph:
+        if op.kind is Kind.LOOKUP and not graph.consumers[op.name]:
+            raise GraphError(f"table {op.name!r}: no operator reads it")
 
 
 def graph_cluster(path: Path) -> Cluster:
@@ -123,8 +136,8 @@ def _operator(op: OperatorSpec) -> Operator:
         inputs=tuple(dict.fromkeys(op.inputs)),
         width=math.ceil(Fraction(op.output_bytes, FLOAT_BYTES)),
         parameters=math.ceil(Fraction(op.parameter_bytes, FLOAT_BYTES)),
-        forward=Work(seconds_per_sample=op.forward_seconds),
-        backward=Work(seconds_per_sample=op.backward_seconds),
+        forward=Work(op.forward_flops, seconds_per_sample=op.forward_seconds),
+        backward=Work(op.backward_flops, seconds_per_sample=op.backward_seconds),
         update=Work(seconds_per_sample=op.update_seconds),
         component=op.component,
     )

@@ -83,6 +83,10 @@ def with_max_rows(model: Model, rows: int) -> Model:
     if not model.spec:
         return replace(model, tables=tuple(rows_capped(table, rows) for table in model.tables))
     document = Document("model description", dict(model.spec))
+    if "operators" in model.spec:
+        graph = validate(GraphSpec, document)
+        tables = tuple(table.model_copy(update={"rows": min(table.rows, rows)}) for table in graph.tables)
+        return graph_model(graph.model_copy(update={"tables": tables}), document.source)
     return expand_model(capped(validate(ModelSpec, document), rows), document.source)
 
 

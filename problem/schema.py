@@ -149,13 +149,15 @@ class ModelSpec(Schema):
 
 
 class OperatorSpec(Schema):
-    """An operator that is known by its costs only."""
+    """An operator that is known by its costs only: seconds where they were measured, flops where they are counted."""
 
     name: Name = Field(description="name of the operator")
     inputs: tuple[Name, ...] = ()
     forward_seconds: Number = Field(description="core-seconds per sample of the forward phase")
     backward_seconds: Number = 0.0
     update_seconds: Number = 0.0
+    forward_flops: Number = 0.0
+    backward_flops: Number = 0.0
     output_bytes: Whole = Field(description="bytes of the output per sample")
     parameter_bytes: Whole = 0
     component: str = ""
@@ -168,6 +170,7 @@ class GraphSpec(Schema):
     name: Name = Field(description="name of the graph")
     batch: Count = 1
     notes: tuple[str, ...] = ()
+    tables: tuple[TableSpec, ...] = ()
     operators: tuple[OperatorSpec, ...] = Field(min_length=1, description="at least one operator")
 
 

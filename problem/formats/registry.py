@@ -94,6 +94,7 @@ FORMATS: tuple[Format, ...] = (
     Format("primus-dlrm", "Primus-DLRM config", sign.primus, (_model("formats.yaml_models:primus"),)),
     Format("paddlerec", "PaddleRec config", sign.paddlerec, (_model("formats.yaml_models:paddlerec"),)),
     Format("easyrec", "EasyRec or TorchEasyRec config", sign.easyrec, (_model("formats.easyrec:read_model"),)),
+    Format("onnx", "ONNX model", sign.onnx, (_model("formats.onnx_model:read_model"),)),
     Format("pytorch-et", "PyTorch execution trace", sign.pytorch_et, (_model("formats.pytorch_trace:read_model"),)),
     Format("kineto", "Kineto trace", sign.kineto, refusal=_KINETO),
     Format("chakra", "Chakra execution trace", sign.chakra, (_model("formats.chakra:model_of_protobuf"),)),
