@@ -6,6 +6,7 @@ The file is a ZIP of NumPy arrays without compression (``numpy.load`` opens it):
 ``manifest.json``               format, steps and samples done, seed, number of groups, and what the model is
 ``group0/top_0.npy``            parameters of an operator in a replica, flat; optimizer state as ``group0/top_0.state.npy``
 ``centre/top_0.npy``            the same of the EASGD centre, if there is one
+``left/0/0/0/1/top_0.npy``      what node 1 has not sent to group 0, rank 0, thread 0 under top-k with feedback, flat
 ``group0/rank0/top_0.npy``      what a rank remembers of an operator's gradients under DCT-DP: the error, then the threshold
 ``table/user.npy``              all rows of a table, (rows, dim); optimizer state as ``table/user.state.npy``
 ==============================  ===========================================================================================
@@ -30,6 +31,7 @@ from typing import IO, Any
 import numpy as np
 
 from executor.arrays import Floats
+from executor.coded import LeftOutKey
 from executor.errors import CheckpointFailed
 from executor.parameters import Parameters
 from executor.state import JobState
@@ -86,6 +88,7 @@ def save(path: Path, plan: Plan, state: JobState, done: Done) -> None:
         "seed": plan.seed,
         "groups": len(plan.groups),
         "ranks": plan.ranks,
+        "batch": plan.batch,
         "model": identity(plan.model),
     }
     partial = path.with_name(path.name + ".partial")
@@ -135,6 +138,8 @@ def load(path: Path, plan: Plan, state: JobState) -> Done:
                 source = "centre" if groups > 1 else "group0"
                 _load_parameters(archive, source, source, state.centre)
             _load_feedback(archive, plan, state, groups, int(manifest["ranks"]))
+            if manifest.get("batch") == plan.batch:
+                _load_left_out(archive, state)
             _load_sync(archive, plan, state, groups)
             for entry in _table_entries(state):
                 _read(archive, *entry)
@@ -186,6 +191,8 @@ def _entries(plan: Plan, state: JobState) -> Iterator[Entry]:
         for op, memory in memories.items():
             yield f"group{group}/rank{rank}/{op}", memory.shape, [memory]
     yield from _sync_entries(state)
+    for key, memory in state.left_out.items():
+        yield _left_out_name(key), memory.shape, [memory]
     yield from _table_entries(state)
 
 
@@ -260,6 +267,19 @@ def _load_feedback(archive: zipfile.ZipFile, plan: Plan, state: JobState, groups
                     _read(archive, name, memory.shape, [found])
                     memory[:-1] += found[:-1]
                     memory[-1] = found[-1]
+
+
+def _left_out_name(key: LeftOutKey) -> str:
+    return "/".join(("left", *map(str, key)))
+
+
+def _load_left_out(archive: zipfile.ZipFile, state: JobState) -> None:
+    """Fill what cuts have not sent of gradients: by place in the batch, so that another batch starts with nothing."""
+    names = set(archive.namelist())
+    for key, memory in state.left_out.items():
+        name = _left_out_name(key)
+        if f"{name}.npy" in names:
+            _read(archive, name, memory.shape, [memory])
 
 
 def _load_parameters(archive: zipfile.ZipFile, source: str, state_source: str, held: Parameters) -> None:

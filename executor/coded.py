@@ -1,24 +1,23 @@
 """Coded messages of a worker: from tensors to bytes and back, by the codecs of the plan.
 
 A coded message is an array of the lengths of its tensors and one array of bytes for each, in room for the longest that
-there can be. The two messages of a cut under DCT-MP, activations there and gradient back, share a mask: one
-:class:`~executor.codecs.dct.CutCodec` for each tensor and peer. Random rounding is keyed by seed, session, channel and
-step, so a run repeats and goes on after a checkpoint. Knows nothing of transports.
+there can be. The two messages of a cut, activations there and gradient back, share one end (``executor.codecs.ends``) for
+each operator and peer; what sends every element has one for each tensor. Random rounding is keyed by seed, session, channel
+and step, so a run repeats and goes on after a checkpoint. Knows nothing of transports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from executor.arrays import Floats, generator
-from executor.codecs.dct import CutCodec, CutSettings, Rule
-from executor.codecs.dense import decode_dense, encode_dense
+from executor.codecs.ends import End, make_end
 from executor.codecs.wire import Bytes
 from executor.transport import Layout
-from placement.codecs import EdgeCodec, parse_codec
+from placement.codecs import Scheme, parse_codec
 from placement.plan import Plan
 from problem.graph import FLOAT_BYTES
 from programs.collectives import slices
@@ -26,10 +25,12 @@ from programs.instructions import AllReduce, Place, Recv, Send
 from programs.wire import columns, is_gradient, operator_of
 from programs.workers import Worker
 
+#: Group, rank, thread, node that sends the gradient, operator.
+LeftOutKey = tuple[int, int, int, int, str]
 #: Takes tensors and the number of the step, returns lengths and bytes.
 Encoder = Callable[[Sequence[Floats], int], list[Any]]
-#: Takes lengths and bytes, returns tensors, valid until the next call.
-Decoder = Callable[[Sequence[Any]], list[Floats]]
+#: Takes lengths, bytes and the number of the step, returns tensors, valid until the next call.
+Decoder = Callable[[Sequence[Any], int], list[Floats]]
 
 
 def room(plan: Plan, codec: str, tensor: str) -> int:
@@ -50,6 +51,11 @@ def coded_layouts(plan: Plan, instruction: AllReduce, source: int, target: int) 
     return {phase: [((1,), np.int32), ((size,), np.uint8)] for phase, size in phases.items()}
 
 
+def left_out_key(worker: Worker, operator: str) -> LeftOutKey:
+    """Return where a consumer's session keeps what it has not sent of an operator's gradient."""
+    return worker.group, worker.rank, worker.thread, worker.place.index if worker.place else -1, operator
+
+
 class Coders:
     """Encoders and decoders of the messages of one worker.
 
@@ -59,11 +65,14 @@ class Coders:
         Gives batch, shapes and seed.
     worker : Worker
         Whose messages.
+    left_out : Mapping of key to ndarray
+        Memory of the gradients that top-k with feedback did not send, by :func:`left_out_key`.
     """
 
-    def __init__(self, plan: Plan, worker: Worker) -> None:
-        self._plan, self._session = plan, f"{worker.group}/{worker.rank}/{worker.thread}"
-        self._cuts: dict[tuple[str, Place], CutCodec] = {}
+    def __init__(self, plan: Plan, worker: Worker, left_out: Mapping[LeftOutKey, Floats]) -> None:
+        self._plan, self._worker, self._left_out = plan, worker, left_out
+        self._session = f"{worker.group}/{worker.rank}/{worker.thread}"
+        self._ends: dict[tuple[str, Place], End] = {}
 
     def encoder(self, send: Send) -> Encoder:
         """Return what makes the arrays of a message."""
@@ -80,34 +89,33 @@ class Coders:
         parts = [self._decode_one(receive, name) for name in receive.tensors]
         out = [np.zeros((self._plan.batch, columns(self._plan, name)), np.float32) for name in receive.tensors]
 
-        def decode(arrays: Sequence[Any]) -> list[Floats]:
+        def decode(arrays: Sequence[Any], step: int) -> list[Floats]:
             lengths, *wires = arrays
             for part, length, wire, target in zip(parts, lengths, wires, out, strict=True):
-                part(wire[:length], target)
+                part(wire[:length], target, step)
             return out
 
         return decode
 
     def _encode_one(self, send: Send, name: str) -> Callable[[Floats, int], Bytes]:
-        chosen = parse_codec(send.codec)
-        if chosen.is_sparse:
-            cut = self._cut(chosen, name, send.peer)
-            encode = cut.encode_backward if is_gradient(self._plan, name) else cut.encode_forward
-            return lambda tensor, _: encode(tensor)
-        seed, key = self._plan.seed, ("codec", self._session, send.channel, name)
-        return lambda tensor, step: encode_dense(chosen.forward, tensor, generator(seed, *key, step))
+        end, gradient = self._end(send, name), is_gradient(self._plan, name)
+        return lambda tensor, step: end.encode(tensor, step, gradient=gradient)
 
-    def _decode_one(self, receive: Recv, name: str) -> Callable[[Bytes, Floats], None]:
-        chosen = parse_codec(receive.codec)
-        if chosen.is_sparse:
-            cut = self._cut(chosen, name, receive.peer)
-            return cut.decode_backward if is_gradient(self._plan, name) else cut.decode_forward
-        return lambda wire, out: decode_dense(chosen.forward, wire, out)
+    def _decode_one(self, receive: Recv, name: str) -> Callable[[Bytes, Floats, int], None]:
+        end, gradient = self._end(receive, name), is_gradient(self._plan, name)
+        return lambda wire, out, step: end.decode(wire, out, step, gradient=gradient)
 
-    def _cut(self, chosen: EdgeCodec, name: str, peer: Place) -> CutCodec:
-        """Return this end of the cut of a tensor: the same for activations and for their gradient."""
-        key = (operator_of(self._plan, name), peer)
-        if key not in self._cuts:
-            settings = CutSettings(chosen.keep, chosen.forward, Rule(chosen.rule))
-            self._cuts[key] = CutCodec(settings, self._plan.batch, columns(self._plan, name))
-        return self._cuts[key]
+    def _end(self, message: Send | Recv, name: str) -> End:
+        """Return this end of the way of a tensor: the same for a cut's activations and for their gradient."""
+        chosen, session, operator = parse_codec(message.codec), self._session, operator_of(self._plan, name)
+        key = (name if chosen.scheme is Scheme.DENSE else operator, message.peer)
+        if key not in self._ends:
+            draws = ("codec", session, message.channel, name)
+            self._ends[key] = make_end(
+                chosen,
+                (self._plan.batch, columns(self._plan, name)),
+                lambda step: generator(self._plan.seed, *draws, step),
+                (self._plan.seed, f"{session}/{operator}"),
+                self._left_out.get(left_out_key(self._worker, operator)),
+            )
+        return self._ends[key]

@@ -87,7 +87,7 @@ class Interpreter:
         self.node = self._node_parameters()
         self._allocate_gradients()
         self.kernels: dict[str, Any] = {}
-        self.coders = Coders(self.plan, end.worker)
+        self.coders = Coders(self.plan, end.worker, self.state.left_out)
         self.actions = [self._bind(instruction) for instruction in end.worker.program]
 
     def _node_parameters(self) -> Parameters | None:
@@ -250,12 +250,10 @@ class Interpreter:
         worker = self.end.worker
         label = ("session", worker.group, worker.rank, worker.thread, instruction.channel)
         names, tensors, end = instruction.tensors, self.tensors, self.end
-        decode = self.coders.decoder(instruction) if instruction.codec else list
-
-        def receive() -> None:
-            tensors.update(zip(names, decode(end.receive(label)), strict=True))
-
-        return receive
+        if not instruction.codec:
+            return lambda: tensors.update(zip(names, end.receive(label), strict=True))
+        decode = self.coders.decoder(instruction)
+        return lambda: tensors.update(zip(names, decode(end.receive(label), self.step), strict=True))
 
     def _bind_reduce(self, instruction: Reduce) -> Action:
         tensors, (first, second, *others) = self.tensors, instruction.parts

@@ -3,12 +3,14 @@
 Operators run in graph order, backward in reverse graph order, with the very kernels of the distributed executor, so that a
 run of the same shapes in the same order gives the same bits. Two things can be told to the oracle because they change the
 order of floating-point additions: how the gradients of a tensor's consumers are grouped (``partial_sums``), and how a
-table is cut into row ranges (``row_ranges``). Knows nothing of plans, programs or processes.
+table is cut into row ranges (``row_ranges``). A third changes the numbers themselves: what a tensor goes through between the
+operator that makes it and those that use it (``links``), such as a codec. Knows nothing of plans, programs or processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -23,6 +25,22 @@ from problem.graph import Kind, Operator
 from problem.model import Model
 
 Groups = Mapping[str, Sequence[Sequence[str]]]
+
+
+class Link(Protocol):
+    """What lies between an operator and all consumers of its output: both ends of a compressed cut, say."""
+
+    def forward(self, values: Floats) -> Floats:
+        """Return an output (B, width) as its consumers get it when training."""
+        ...
+
+    def backward(self, gradient: Floats) -> Floats:
+        """Return the gradient of that output (B, width) as the operator gets it."""
+        ...
+
+    def serve(self, values: Floats) -> Floats:
+        """Return an output (any number of samples, width) as its consumers get it when the model is only used."""
+        ...
 
 
 class Oracle:
@@ -42,6 +60,8 @@ class Oracle:
         For a table the row ranges (begin, end) whose partial sums make up a pooled embedding, added in order.
     trained : tuple of Parameters and Mapping of str to TableRows, optional
         Parameters to go on from, not copied; by default start values by ``seed``.
+    links : Mapping of str to Link, optional
+        What the output of an operator goes through, and its gradient on the way back.
 
     Raises
     ------
@@ -59,6 +79,7 @@ class Oracle:
         partial_sums: Groups | None = None,
         row_ranges: Mapping[str, Sequence[tuple[int, int]]] | None = None,
         trained: tuple[Parameters, Mapping[str, TableRows]] | None = None,
+        links: Mapping[str, Link] | None = None,
     ) -> None:
         self.model = model
         parameters, tables = trained or initial_parameters(model, seed)
@@ -72,6 +93,7 @@ class Oracle:
         self.d_outputs: dict[str, Floats] = {}
         self._groups = _checked_groups(model, partial_sums or {})
         self._row_ranges = dict(row_ranges or {})
+        self._links = dict(links or {})
         self._kernels: dict[int, dict[str, Kernel]] = {}
 
     def step(self, batch: Batch) -> float:
@@ -88,7 +110,7 @@ class Oracle:
 
     def backward(self, batch: Batch) -> float:
         """Run forward and backward; leave ``gradients`` and ``d_outputs``, change no parameter. Return the mean loss."""
-        outputs = self._forward(batch)
+        outputs = self._forward(batch, {name: link.forward for name, link in self._links.items()})
         parts: dict[str, dict[str, Floats]] = {op.name: {} for op in self.model.graph}
         loss = 0.0
         for op in reversed(self.model.graph.operators):
@@ -98,38 +120,49 @@ class Oracle:
             else:
                 d_output = self._summed(op.name, parts[op.name])
             if d_output is not None and self.model.graph.needs_gradient[op.name]:
+                if op.name in self._links:
+                    d_output = self._links[op.name].backward(d_output)
                 self.d_outputs[op.name] = d_output
                 self._backward_op(op, batch, outputs, d_output, parts)
         return loss
 
     def update(self, batch: Batch) -> None:
         """Apply the gradients that ``backward`` of the same batch left."""
-        rate = self.model.learning_rate
-        for name in self.parameters.operators:
+        self.update_operators(self.gradients)
+        self.update_tables(batch)
+
+    def update_operators(self, gradients: Mapping[str, Floats]) -> None:
+        """Apply gradients of the dense parameters, by operator, flat."""
+        for name, gradient in gradients.items():
             params, state = self.parameters.flat(name), self.parameters.state(name)
-            update_dense(self.model.optimizer, params, state, self.gradients[name], rate)
+            update_dense(self.model.optimizer, params, state, gradient, self.model.learning_rate)
+
+    def update_tables(self, batch: Batch) -> None:
+        """Apply the gradients of pooled embeddings that ``backward`` of the same batch left."""
+        rate = self.model.learning_rate
         for op in self.model.graph:
             if op.kind is Kind.LOOKUP and op.name in self.d_outputs:
                 ids, weights = batch.ids[op.table], batch.weights.get(op.table)
                 update_rows(self.tables[op.table], ids, self.d_outputs[op.name], rate, weights)
 
-    def logits(self, batch: Batch) -> Floats:
-        """Return the logits that go into the loss, (B,), a copy."""
+    def logits(self, batch: Batch, *, linked: bool = True) -> Floats:
+        """Return the logits that go into the loss, (B,), a copy; without what links do if they are to be left out."""
         loss = next(op for op in self.model.graph if op.kind is Kind.LOSS)
-        return self._forward(batch)[loss.inputs[0]][: len(batch), 0].copy()
+        serve = {name: link.serve for name, link in self._links.items()} if linked else {}
+        return self._forward(batch, serve)[loss.inputs[0]][: len(batch), 0].copy()
 
     def predict(self, batch: Batch) -> Floats:
         """Return click probabilities, (B,)."""
         return np.exp(-np.logaddexp(np.float32(0.0), -self.logits(batch)))
 
-    def evaluate(self, batches: Iterable[Batch]) -> Metrics:
+    def evaluate(self, batches: Iterable[Batch], *, linked: bool = True) -> Metrics:
         """Return the metrics over all samples of some batches, at least one; changes no parameter."""
-        pairs = [(self.logits(batch), batch.labels) for batch in batches]
+        pairs = [(self.logits(batch, linked=linked), batch.labels) for batch in batches]
         logits, labels = zip(*pairs, strict=True)
         return measure(np.concatenate(logits), np.concatenate(labels))
 
-    def _forward(self, batch: Batch) -> dict[str, Floats]:
-        """Return the output of every operator."""
+    def _forward(self, batch: Batch, through: Mapping[str, Callable[[Floats], Floats]]) -> dict[str, Floats]:
+        """Return the output of every operator as its consumers get it."""
         check_batch(batch, self.model)
         kernels = self._kernels_for(batch.places)
         outputs: dict[str, Floats] = {}
@@ -138,6 +171,8 @@ class Oracle:
                 outputs[op.name] = self._pooled(op, batch)
             else:
                 outputs[op.name] = kernels[op.name].forward(_inputs(op, batch, outputs), self._flat(op))
+            if op.name in through:
+                outputs[op.name] = through[op.name](outputs[op.name])
         return outputs
 
     def _backward_op(

@@ -16,12 +16,13 @@ import numpy.typing as npt
 
 from executor.arrays import BufferFactory, Floats
 from executor.codecs.dct import forget
+from executor.coded import LeftOutKey
 from executor.homes import Home, node_home, server_home, sync_home
 from executor.parameters import Parameters, TableRows, allocate_rows
 from executor.pushing import PushMemory
 from executor.transport import shared_array
 from placement.codecs import ALL_REDUCE, EXCHANGE, parse_codec
-from placement.plan import Plan
+from placement.plan import DP, Plan
 from problem.model import Model
 from programs.transform import sync_server_of
 from programs.workers import Worker
@@ -54,6 +55,8 @@ class JobState:
         Block momentum, for ``bmuf`` only.
     pushed : Mapping of (group, node) to PushMemory
         What nodes remember for gradient push; empty for other algorithms.
+    left_out : Mapping of key to ndarray
+        What a session's node has not sent of the gradient of a cut under top-k with feedback, (batch * width,).
     """
 
     dense: Mapping[tuple[int, int], Parameters]
@@ -62,6 +65,7 @@ class JobState:
     feedback: Mapping[tuple[int, int], Mapping[str, Floats]] = field(default_factory=dict)
     velocity: Parameters | None = None
     pushed: Mapping[tuple[int, int], PushMemory] = field(default_factory=dict)
+    left_out: Mapping[LeftOutKey, Floats] = field(default_factory=dict)
 
     def initialise(self, seed: int) -> None:
         """Set everything to its start value: the same for every copy of a parameter."""
@@ -80,6 +84,8 @@ class JobState:
         for memories in self.feedback.values():
             for memory in memories.values():
                 forget(memory)
+        for memory in self.left_out.values():
+            memory.fill(0.0)
 
     def settle(self) -> None:
         """Take the parameters for those of the last exchange, of which nothing is unsent; drop block momentum."""
@@ -121,7 +127,8 @@ def allocate_state(plan: Plan, memory: Callable[[Home], BufferFactory] = lambda 
     )
     centre = _allocate_centre(plan, memory)
     velocity = _allocate_centre(plan, memory) if plan.sync is not None and plan.sync.algorithm == "bmuf" else None
-    return JobState(dense, rows, centre, _allocate_feedback(plan, memory), velocity, _allocate_pushed(plan, memory))
+    feedback, left_out = _allocate_feedback(plan, memory), _allocate_left_out(plan, memory)
+    return JobState(dense, rows, centre, feedback, velocity, _allocate_pushed(plan, memory), left_out)
 
 
 def _allocate_pushed(plan: Plan, memory: Callable[[Home], BufferFactory]) -> dict[tuple[int, int], PushMemory]:
@@ -159,6 +166,26 @@ def _allocate_feedback(plan: Plan, memory: Callable[[Home], BufferFactory]) -> d
     }
 
 
+def _allocate_left_out(plan: Plan, memory: Callable[[Home], BufferFactory]) -> dict[LeftOutKey, Floats]:
+    """Room at every node that sends the gradient of a cut under top-k with feedback."""
+    graph, found = plan.model.graph, {}
+    sessions = itertools.product(range(len(plan.groups)), range(plan.ranks), range(plan.hogwild))
+    for (group, rank, thread), op in itertools.product(sessions, graph):
+        codec = plan.codec(op.name)
+        if codec and parse_codec(codec).feedback and graph.needs_gradient[op.name]:
+            places = {name: _place_of(plan, name, rank) for name in (op.name, *graph.consumers[op.name])}
+            for node in sorted(set(places.values()) - {places[op.name]}):
+                size = plan.batch * op.width
+                found[group, rank, thread, node, op.name] = memory(node_home(group, node))(f"{op.name}.left_out", size)
+    return found
+
+
+def _place_of(plan: Plan, name: str, rank: int) -> int:
+    """Node of a group on which a session runs an operator; pooled rows arrive at its rank."""
+    tag = plan.tags.get(name, DP)
+    return rank if tag == DP else int(tag)
+
+
 def pieces(plan: Plan, state: JobState) -> Iterator[tuple[Home, Floats]]:
     """Yield every buffer of a job with the machine that holds it, in an order that depends on the plan alone."""
     for (group, node), held in state.dense.items():
@@ -175,6 +202,8 @@ def pieces(plan: Plan, state: JobState) -> Iterator[tuple[Home, Floats]]:
         yield from ((node_home(*key), flat) for flat in (*_buffers(pushed.known), *pushed.unsent.values()))
     for key, memories in state.feedback.items():
         yield from ((node_home(*key), memory) for memory in memories.values())
+    for (group, _, _, node, _), memory in state.left_out.items():
+        yield node_home(group, node), memory
 
 
 def _buffers(held: Parameters) -> Iterator[Floats]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from cost_models.codecs import Codec, Message
 from executor.arrays import Floats
+from executor.codecs.ablations import Sketch
 from executor.codecs.dct import GradientCodec, GradientSettings
 from executor.codecs.dense import decode_dense, encode_dense
 
@@ -44,7 +45,18 @@ def rows() -> list[tuple[str, float, float, float, float]]:
         decode = typical(functools.partial(decode_dense, codec, wire, out))
         model = Message(ROWS, COLS, codec)
         found.append((str(codec), encode, decode, model.encode_seconds, model.decode_seconds))
+    found += [_sketch(values, rows, keep) for rows in (128, ROWS) for keep in (0.1, 0.5)]
     return found + [_gradient(values.reshape(-1), keep, draw) for keep in (0.01, 0.1, 0.25)]
+
+
+def _sketch(values: Floats, rows: int, keep: float) -> tuple[str, float, float, float, float]:
+    """Projections of some rows; each end draws the matrix."""
+    coder, part, out = Sketch(keep, 0, "bench"), values[:rows], np.zeros_like(values[:rows])
+    wire = coder.encode(part, 0)
+    encode = typical(functools.partial(coder.encode, part, 0))
+    decode = typical(functools.partial(coder.decode, wire, out, 0))
+    model = Message(rows, COLS, Codec.SKETCH, keep)
+    return f"sketch keeping {keep:g}, {rows} rows", encode, decode, model.encode_seconds, model.decode_seconds
 
 
 def _gradient(values: Floats, keep: float, draw: np.random.Generator) -> tuple[str, float, float, float, float]:

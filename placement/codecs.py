@@ -6,6 +6,9 @@
 ``rowwise8``, ``4``, ``2``, ``1``    rows at so many bits, rounded at random, right on average
 ``dct-mp:KEEP[:RULE]``               of a cut: the largest share KEEP of each sample (``bitmask``), and the gradient of
                                      those (``values``); RULE ``exact``, ``laplace`` or ``laplace_one_sided``
+``top-k:KEEP[:feedback]``            of a cut: all activations, and of their gradient the largest share KEEP of each sample,
+                                     chosen anew; ``feedback`` adds what was left out to the next batch's
+``sketch:KEEP``                      of a cut: random projections of the rows onto a share KEEP of their width, both ways
 ``dct-dp:KEEP[:EVERY]``              of an all-reduce, or of what is pushed to the sync servers: the largest share KEEP of
                                      each operator's gradient, with error feedback, a new threshold every EVERY times
                                      (1000)
@@ -17,6 +20,7 @@ Knows text and sizes; the arithmetic is the executor's.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 
 from cost_models.codecs import HALF, ROWWISE_BITS, Codec, Message
@@ -35,12 +39,28 @@ EXCHANGE = "exchange"
 EVERY = 1000
 
 
+class Scheme(StrEnum):
+    """What a codec does, apart from its formats."""
+
+    DENSE = "dense"
+    DCT_MP = "dct-mp"
+    DCT_DP = "dct-dp"
+    TOP_K = "top-k"
+    SKETCH = "sketch"
+
+
+#: Schemes for tensors of a cut and nothing else: producer and consumer share a mask, or one of them remembers.
+CUTS_ONLY = frozenset({Scheme.DCT_MP, Scheme.TOP_K, Scheme.SKETCH})
+
+
 @dataclass(frozen=True, slots=True)
 class EdgeCodec:
     """What a codec's name says.
 
     Parameters
     ----------
+    scheme : Scheme
+        What it does.
     forward, backward : Codec
         Formats of the tensor and of its gradient.
     keep : float
@@ -49,18 +69,22 @@ class EdgeCodec:
         One of :data:`RULES`.
     every : int
         DCT-DP: steps between two thresholds; 0 for any other codec.
+    feedback : bool
+        Top-k: whether what was left out is added to the next gradient.
     """
 
+    scheme: Scheme
     forward: Codec
     backward: Codec
     keep: float = 1.0
     rule: str = "exact"
     every: int = 0
+    feedback: bool = False
 
     @property
     def is_sparse(self) -> bool:
-        """Whether activations of a cut are left out (DCT-MP)."""
-        return self.backward is Codec.VALUES
+        """Whether the bytes of a message depend on its numbers: elements of a cut are left out."""
+        return self.scheme in {Scheme.DCT_MP, Scheme.TOP_K}
 
     def message(self, rows: int, cols: int, *, gradient: bool) -> Message:
         """Return the message of a tensor (rows, cols), or of its gradient."""
@@ -84,19 +108,37 @@ def parse_codec(text: str) -> EdgeCodec:
     """
     name, *settings = text.split(":")
     if name in EVERY_ELEMENT and not settings:
-        return EdgeCodec(Codec(name), Codec(name))
-    if name == "dct-mp" and 1 <= len(settings) <= 2:
-        keep, rule = _share(settings[0]), settings[1] if len(settings) == 2 else "exact"
-        if keep is not None and rule in RULES:
-            return EdgeCodec(Codec.BITMASK, Codec.VALUES, keep, rule)
-    if name == "dct-dp" and 1 <= len(settings) <= 2:
-        keep, every = _share(settings[0]), settings[1] if len(settings) == 2 else str(EVERY)
-        if keep is not None and every.isdecimal() and int(every):
-            return EdgeCodec(Codec.COO32, Codec.COO32, keep, every=int(every))
-    raise ValueError(
-        f"codec {text!r}: allowed are {', '.join(EVERY_ELEMENT)}, dct-mp:KEEP[:RULE] and dct-dp:KEEP[:EVERY], KEEP above "
-        f"0 and up to 1, RULE {', '.join(RULES)}, EVERY a number of steps"
-    )
+        return EdgeCodec(Scheme.DENSE, Codec(name), Codec(name))
+    keep = _share(settings[0]) if 1 <= len(settings) <= 2 else None
+    found = _thinned(name, keep, settings[1:]) if keep is not None else None
+    if found is None:
+        raise ValueError(
+            f"codec {text!r}: allowed are {', '.join(EVERY_ELEMENT)}, dct-mp:KEEP[:RULE], dct-dp:KEEP[:EVERY], "
+            f"top-k:KEEP[:feedback] and sketch:KEEP, KEEP above 0 and up to 1, RULE {', '.join(RULES)}, EVERY a number of "
+            "steps"
+        )
+    return found
+
+
+def _thinned(name: str, keep: float, settings: list[str]) -> EdgeCodec | None:
+    """Return a codec that sends a share of the elements; None if there is no such codec."""
+    match name, settings:
+        case "dct-mp", [] | [("exact" | "laplace" | "laplace_one_sided")]:
+            rule = settings[0] if settings else "exact"
+            return EdgeCodec(Scheme.DCT_MP, Codec.BITMASK, Codec.VALUES, keep, rule)
+        case "dct-dp", []:
+            return EdgeCodec(Scheme.DCT_DP, Codec.COO32, Codec.COO32, keep, every=EVERY)
+        case "dct-dp", [every] if every.isdecimal() and int(every):
+            return EdgeCodec(Scheme.DCT_DP, Codec.COO32, Codec.COO32, keep, every=int(every))
+        case "top-k", [] | ["feedback"]:
+            backward = (
+                Codec.BITMASK if keep > 1 / 32 else Codec.COO32
+            )  # where a bit an element is fewer than 32 a kept one
+            return EdgeCodec(Scheme.TOP_K, Codec.FP32, backward, keep, feedback=bool(settings))
+        case "sketch", []:
+            return EdgeCodec(Scheme.SKETCH, Codec.SKETCH, Codec.SKETCH, keep)
+        case _:
+            return None
 
 
 def check_codec(edge: str, name: str, model: Model) -> None:
@@ -111,13 +153,13 @@ def check_codec(edge: str, name: str, model: Model) -> None:
         known = ", ".join((POOLED, PUSH, ALL_REDUCE, EXCHANGE))
         raise ValueError(f"no such edge: allowed are {known} and the names of operators")
     chosen = parse_codec(name)
-    if edge == ALL_REDUCE and not (chosen.every or chosen.forward in {Codec.FP32, *HALF}):
+    if edge == ALL_REDUCE and (chosen.scheme in CUTS_ONLY or chosen.forward in ROWWISE_BITS):
         raise ValueError(f"codec {name!r}: allowed are {ALL_REDUCE_CODECS}")
-    if edge in {POOLED, PUSH} and (chosen.is_sparse or chosen.every):
+    if edge in {POOLED, PUSH} and chosen.scheme is not Scheme.DENSE:
         raise ValueError(f"codec {name!r}: allowed are {', '.join(EVERY_ELEMENT)}")
-    if edge == EXCHANGE and not (chosen.every or chosen.forward is Codec.FP32):
+    if edge == EXCHANGE and not (chosen.scheme is Scheme.DCT_DP or name == Codec.FP32):
         raise ValueError(f"codec {name!r}: allowed are fp32 and dct-dp:KEEP[:EVERY]")
-    if chosen.every and edge not in {ALL_REDUCE, EXCHANGE}:
+    if chosen.scheme is Scheme.DCT_DP and edge not in {ALL_REDUCE, EXCHANGE}:
         raise ValueError(f"codec {name!r}: for {ALL_REDUCE} and {EXCHANGE} only")
 
 

@@ -29,11 +29,23 @@ class TopK:
         ``coo32``, ``idx16`` or ``bitmask``.
     feedback : bool
         Add what was not sent to the next tensor.
+    memory : ndarray of float32, shape (rows * cols,), optional
+        What was not sent; by default one of its own. Not read without feedback.
     """
 
-    def __init__(self, keep: float, rows: int, cols: int, wire: Codec = Codec.COO32, *, feedback: bool = False) -> None:
+    def __init__(
+        self,
+        keep: float,
+        rows: int,
+        cols: int,
+        wire: Codec = Codec.COO32,
+        *,
+        feedback: bool = False,
+        memory: Floats | None = None,
+    ) -> None:
         self.count, self.wire, self.feedback = kept_of(cols, keep), wire, feedback
-        self.error: Floats = np.zeros((rows, cols), np.float32)
+        flat = np.zeros(rows * cols if feedback else 0, np.float32) if memory is None else memory
+        self.error = flat.reshape(rows, cols) if feedback else flat
 
     def encode(self, values: Floats) -> Bytes:
         """Return the message of a tensor (rows, cols), which is not changed.
@@ -44,10 +56,10 @@ class TopK:
             A value is not finite.
         """
         require_finite(values, "top-k")
-        total = values + self.error
+        total = values + self.error if self.feedback else values
         mask = np.ones(total.shape, np.bool_) if is_small(total.size) else largest(total, self.count)
         if self.feedback:
-            self.error = np.where(mask, np.float32(0), total)
+            self.error[...] = np.where(mask, np.float32(0), total)
         return pack(self.wire, total.reshape(-1), mask.reshape(-1))
 
     def decode(self, wire: Bytes, out: Floats) -> None:

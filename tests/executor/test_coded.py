@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from executor.checkpoint import load
 from executor.clock import ClockKind
 from executor.codecs.dense import from_bf16, to_bf16
 from executor.data import SyntheticStream
 from executor.errors import WorkerFailed
 from executor.loopback import Loopback
 from executor.run import RunOptions, run
+from executor.state import allocate_state
 from placement.codecs import EVERY_ELEMENT
 from placement.plan import Plan
 from problem.model import Model
@@ -30,7 +32,15 @@ pytestmark = pytest.mark.timeout(60)
 
 STEPS = 8
 CODED = [name for name in EVERY_ELEMENT if name != "fp32"]
-CUT_CODECS = [*CODED, "dct-mp:0.25", "dct-mp:0.25:laplace_one_sided"]
+CUT_CODECS = [
+    *CODED,
+    "dct-mp:0.25",
+    "dct-mp:0.25:laplace_one_sided",
+    "top-k:0.25",
+    "top-k:0.25:feedback",
+    "top-k:0.03",
+    "sketch:0.25",
+]
 
 
 def model(**settings: Any) -> Model:
@@ -79,7 +89,11 @@ def test_bytes_on_the_wire_are_those_of_the_program(codec: str) -> None:
         for send in (i for i in worker.program if isinstance(i, Send) and i.codec):
             carried = int(found._channels["session", 0, 0, 0, send.channel]._arrays[0].sum())
             exact = "laplace" not in send.codec
-            assert (carried == send.bytes) if send.codec in CODED else (0 < carried <= send.bytes or not exact)
+            assert (
+                (carried == send.bytes)
+                if send.codec in (*CODED, "sketch:0.25")
+                else (0 < carried <= send.bytes or not exact)
+            )
 
 
 def test_a_cut_that_keeps_everything_changes_nothing() -> None:
@@ -144,6 +158,33 @@ def test_a_compressed_run_resumes_to_the_bit(tmp_path: Path) -> None:
             run(plan, RunOptions(steps=steps, checkpoint=tmp_path / name, resume=True), stream(plan))
     one, two = ((tmp_path / name / "checkpoint.npz").read_bytes() for name in ("one", "two"))
     assert one == two
+
+
+def test_what_top_k_has_not_sent_is_in_checkpoints(tmp_path: Path) -> None:
+    """Gradients of a cut under top-k with feedback: a run in two parts is the unbroken one to the bit; without what was left
+    out it is not."""
+    plan = cut_plan({"top0": "top-k:0.1:feedback"})
+    for name, parts in (("one", [STEPS]), ("two", [3, STEPS])):
+        for steps in parts:
+            run(plan, RunOptions(steps=steps, checkpoint=tmp_path / name, resume=True), stream(plan))
+    one, two = (np.load(tmp_path / name / "checkpoint.npz") for name in ("one", "two"))
+    assert np.count_nonzero(one["left/0/0/0/1/top0"]) > 64
+    for name in one.files:
+        if name != "manifest.json":
+            np.testing.assert_array_equal(one[name], two[name])
+    plain = cut_plan({"top0": "top-k:0.1"})
+    assert loop(plan)[1][:2] == loop(plain)[1][:2]
+    assert loop(plan)[1] != loop(plain)[1]
+
+
+def test_another_batch_starts_with_nothing_left_out(tmp_path: Path) -> None:
+    """What was left out belongs to places of the batch; halving it drops that and keeps the parameters."""
+    plan = cut_plan({"top0": "top-k:0.1:feedback"})
+    run(plan, RunOptions(steps=2, checkpoint=tmp_path, resume=True), stream(plan))
+    smaller = dataclasses.replace(plan, batch=32)
+    state = allocate_state(smaller)
+    assert load(tmp_path / "checkpoint.npz", smaller, state).step == 2
+    assert [memory.any() for memory in state.left_out.values()] == [False]
 
 
 def test_fewer_bytes_take_less_time_on_an_emulated_network() -> None:

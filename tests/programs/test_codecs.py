@@ -106,7 +106,9 @@ def test_bytes_that_are_not_the_codecs_are_named() -> None:
 
 
 @given(
-    random_plans(), st.sampled_from([*EVERY_ELEMENT, "dct-mp:0.3", "dct-mp:1:laplace"]), st.sampled_from(EVERY_ELEMENT)
+    random_plans(),
+    st.sampled_from([*EVERY_ELEMENT, "dct-mp:0.3", "dct-mp:1:laplace", "top-k:0.3:feedback", "sketch:0.2"]),
+    st.sampled_from(EVERY_ELEMENT),
 )
 def test_any_plan_with_any_codec_is_a_valid_job(plan: Plan, cut: str, server: str) -> None:
     """Every operator's output and both server messages coded: the verifier agrees with the transformation."""
@@ -124,7 +126,7 @@ def test_any_plan_with_any_codec_is_a_valid_job(plan: Plan, cut: str, server: st
         ({"bottom1": "zip"}, "edge 'bottom1': codec 'zip': allowed are fp32, bf16, fp16, rowwise8"),
         (
             {"bottom1": "dct-mp"},
-            r"edge 'bottom1': codec 'dct-mp': .*, dct-mp:KEEP\[:RULE\] and dct-dp:.* KEEP above 0 and up to 1",
+            r"edge 'bottom1': codec 'dct-mp': .*, dct-mp:KEEP\[:RULE\], dct-dp:.* KEEP above 0 and up to 1",
         ),
         ({"bottom1": "dct-mp:0"}, "KEEP above 0"),
         ({"bottom1": "dct-mp:many"}, "KEEP above 0"),
@@ -136,6 +138,11 @@ def test_any_plan_with_any_codec_is_a_valid_job(plan: Plan, cut: str, server: st
         ({"exchange": "fp16"}, r"edge 'exchange': codec 'fp16': allowed are fp32 and dct-dp:KEEP\[:EVERY\]"),
         ({"allreduce": "rowwise8"}, "codec 'rowwise8': allowed are fp32, bf16, fp16 and dct-dp:KEEP"),
         ({"allreduce": "dct-mp:0.1"}, "codec 'dct-mp:0.1': allowed are fp32, bf16, fp16"),
+        ({"allreduce": "top-k:0.1"}, "codec 'top-k:0.1': allowed are fp32, bf16, fp16"),
+        ({"push": "sketch:0.1"}, "codec 'sketch:0.1': allowed are fp32"),
+        ({"exchange": "top-k:0.1"}, r"codec 'top-k:0.1': allowed are fp32 and dct-dp:KEEP\[:EVERY\]"),
+        ({"bottom1": "top-k:0.1:always"}, r"top-k:KEEP\[:feedback\]"),
+        ({"bottom1": "sketch"}, "KEEP above 0"),
         ({"allreduce": "dct-dp:0.1:0"}, "EVERY a number of steps"),
         ({"allreduce": "dct-dp:0.1:often"}, "EVERY a number of steps"),
     ],

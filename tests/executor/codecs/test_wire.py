@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cost_models.codecs import SPARSE, Codec, Message
 from executor.arrays import generator
+from executor.codecs.ablations import Sketch
 from executor.codecs.dct import CutCodec, CutSettings, GradientCodec, GradientSettings
 from executor.codecs.dense import encode_dense
 from executor.codecs.wire import pack, sparse_bytes, unpack
@@ -29,6 +30,8 @@ def message_of(codec: Codec, values: np.ndarray, keep: float) -> np.ndarray:
     rows, cols = values.shape
     if codec not in SPARSE:
         return encode_dense(codec, values, generator(0, "test"))
+    if codec is Codec.SKETCH:
+        return Sketch(keep, 0, "test").encode(values, 0)
     if codec is Codec.VALUES:
         cut = CutCodec(CutSettings(keep), rows, cols)
         cut.encode_forward(values)
