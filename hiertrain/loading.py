@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +11,10 @@ from hiertrain.output import say
 from problem.errors import BadInput
 
 if TYPE_CHECKING:
-    from cost_models.costs import CostTable
+    from cost_models.sources import CostsFor
     from placement.plan import Plan
-    from problem.cluster import Cluster, Node
+    from problem.cluster import Cluster
     from problem.model import Model
-
-    CostsFor = Callable[[int, Node], CostTable]
 
 
 def read_model(source: str, max_rows: int | None = None) -> Model:
@@ -67,16 +65,12 @@ def read_costs(path: Path | None, model: Model, foreign_ok: bool) -> CostsFor:
     """Return where costs come from: a profile, the Kineto trace of a traced model, or the roofline of the machine."""
     from cost_models.kineto import is_kineto, load_kineto
     from cost_models.profile import load_profile
-    from cost_models.profile_costs import profile_costs
-    from cost_models.roofline import roofline_costs
+    from cost_models.sources import cost_source
 
-    if path is None:
-        return lambda batch, node: roofline_costs(model, batch, node)
-    if is_kineto(path):
+    if path is not None and is_kineto(path):
         trace = load_kineto(path)
         return lambda batch, node: trace.costs(model, batch, node)
-    profile = load_profile(path)
-    return lambda batch, node: profile_costs(profile, model, batch, node, foreign_ok=foreign_ok)
+    return cost_source(model, load_profile(path) if path else None, foreign_ok=foreign_ok)
 
 
 def shapes_to_fit() -> tuple[Model, ...]:

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import time
 from bisect import insort
-from collections.abc import Callable
 from dataclasses import replace
 
-from cost_models.costs import CostTable
+from cost_models.sources import CostsFor, cost_source
 from placement.bounds import Bounds, shares_machine
 from placement.candidates import resolve_pins
 from placement.diagnose import no_fit
@@ -31,19 +30,19 @@ from placement.shapes import THREADS_PER_CORE, Shape, Shapes, SolveOptions, defa
 from placement.sharding import ShardingOptions, shard_tables
 from placement.solve import PRECISION, GroupSolution, Limits, solve_group
 from placement.table_rules import resolve_rules
-from problem.cluster import Cluster, Node
+from problem.cluster import Cluster
 from problem.errors import BadInput
 from problem.graph import Kind
 from problem.model import Model
-
-CostsFor = Callable[[int, Node], CostTable]
 
 #: A shape is first solved with effort 1; while the gap of the job is open, the most promising one is solved again with
 #: four times the effort of before, up to this much.
 MOST_EFFORT = 16
 
 
-def solve(model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOptions | None = None) -> PlacementResult:
+def solve(
+    model: Model, cluster: Cluster, costs_for: CostsFor | None = None, options: SolveOptions | None = None
+) -> PlacementResult:
     """Find the plan that trains most samples per second.
 
     Parameters
@@ -52,8 +51,9 @@ def solve(model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOpt
         What is trained.
     cluster : Cluster
         On what.
-    costs_for : callable
-        Gives the cost table for a batch size on a machine; asked once, for the fastest trainer. Other machines scale it.
+    costs_for : callable, optional
+        Gives the cost table for a batch size on a machine (:func:`cost_models.sources.cost_source`; None: the roofline);
+        asked once, for the fastest trainer. Other machines scale it.
     options : SolveOptions, optional
         What the user decided.
 
@@ -71,7 +71,7 @@ def solve(model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOpt
     BadInput
         When the options leave no shape.
     """
-    return _Search(model, cluster, costs_for, options or SolveOptions()).run()
+    return _Search(model, cluster, costs_for or cost_source(model), options or SolveOptions()).run()
 
 
 class _Search:

@@ -1,5 +1,6 @@
 """Rules of the whole project that no linter checks: start-up, the public API, and what is packed."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -71,3 +72,13 @@ def test_sources_are_typed():
     """Every top-level package tells type checkers that it is typed (PEP 561)."""
     tops = {name.partition(".")[0] for name in PACKAGING["packages"]}
     assert not [top for top in sorted(tops) if not (ROOT / top / "py.typed").is_file()]
+
+
+def test_the_public_names_are_there_and_typed():
+    """Every public name is where the table says, and type checkers are told of the same names."""
+    tree = ast.parse(Path(hiertrain.__file__).read_text())
+    (typed,) = [node for node in tree.body if isinstance(node, ast.If)]
+    told = {alias.asname or alias.name for line in typed.body for alias in line.names}
+    assert told == set(hiertrain.__all__) - {"__version__"}
+    for name in hiertrain.__all__:
+        assert getattr(hiertrain, name) is not None
