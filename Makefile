@@ -3,6 +3,7 @@
 #   make test      what CI runs: lint, format, types, import contracts, tests that take seconds
 #   make test-all  the same with the tests that take minutes
 #   make bench     benchmarks (minutes)
+#   make docs      the documentation as a site, in out/site
 
 CANDIDATES := python3.11 python3.14 python3.13 python3.12 python3
 USABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
@@ -15,7 +16,7 @@ READY := $(VENV)/.ready
 export OPENBLAS_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-all bench lint
+.PHONY: demo test test-all bench docs lint
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -31,11 +32,15 @@ lint: $(READY)
 	@echo '== lint-imports'
 	@$(BIN)/lint-imports
 
-test: lint
+docs: $(READY)
+	@echo '== mkdocs build --strict'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+test: lint docs
 	@echo '== pytest, all but the slow tests'
 	@$(BIN)/pytest -m 'not slow'
 
-test-all: lint
+test-all: lint docs
 	@echo '== pytest, all tests'
 	@$(BIN)/pytest
 
