@@ -67,10 +67,10 @@ _ELEMENTS = 300_032
 DENSE_SECONDS = {
     Codec.FP16: (776e-6, 494e-6),
     Codec.BF16: (166e-6, 57e-6),
-    Codec.ROWWISE8: (3990e-6, 2870e-6),
-    Codec.ROWWISE4: (4190e-6, 662e-6),
-    Codec.ROWWISE2: (4000e-6, 712e-6),
-    Codec.ROWWISE1: (4130e-6, 804e-6),
+    Codec.ROWWISE8: (1314e-6, 623e-6),
+    Codec.ROWWISE4: (1347e-6, 670e-6),
+    Codec.ROWWISE2: (1392e-6, 688e-6),
+    Codec.ROWWISE1: (1514e-6, 736e-6),
 }
 ENCODE_SECONDS = {
     c: Constant(e / _ELEMENTS, "seconds/element", f"{_HOW}: {c} encode") for c, (e, _) in DENSE_SECONDS.items()

@@ -4,11 +4,13 @@ A quantised row is laid out as Caffe2's ``FloatToFusedRandRowwiseQuantized``: a 
 the number of unused places in the data, minimum and maximum in float32, then the data. A row of n elements is divided into
 8 / bits segments of ceil(n bits / 8) elements; byte i holds element i of every segment, the first segment in the lowest
 bits. Levels are minimum + j (maximum - minimum) / (2^bits - 1); an element goes to one of the two next to it with
-probabilities that make it right on average. Unlike Caffe2 nothing is added to the distance of two levels: its 1e-8 is larger
-than many gradients. Levels and probabilities are computed in float64.
+probabilities that make it right on average, in steps of 2^-16. Unlike Caffe2 nothing is added to the distance of two levels:
+its 1e-8 is larger than many gradients. Levels and places between them are computed in float64.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,10 @@ from executor.arrays import Floats
 from executor.codecs.wire import Bytes, require_finite
 
 _HEADER = int(ROW_HEADER.value)
+#: Bits of an element's place between two levels, as many as decide about its rounding.
+_FRACTION = 16
+#: Elements that are worked on together: 512 KiB of float64.
+_BLOCK = 65536
 
 
 def encode_dense(codec: Codec, values: Floats, draw: np.random.Generator) -> Bytes:
@@ -83,24 +89,49 @@ def _quantise(values: Floats, bits: int, draw: np.random.Generator) -> Bytes:
     per_byte, top = 8 // bits, 2**bits - 1
     segment = -(-cols // per_byte)
     low, high = values.min(axis=1, keepdims=True), values.max(axis=1, keepdims=True)
-    gap = (high.astype(np.float64) - low) / top
-    level = (values - low.astype(np.float64)) / np.where(gap > 0, gap, 1.0)
-    level += draw.random((rows, cols))
-    padded = np.zeros((rows, per_byte * segment), np.uint8)
-    padded[:, :cols] = np.minimum(np.floor(level, out=level), top)
     wire = np.zeros((rows, _HEADER + segment), np.uint8)
     wire[:, 0], wire[:, 1] = bits, per_byte * segment - cols
     wire[:, 2:6], wire[:, 6:10] = low.view(np.uint8), high.view(np.uint8)
-    for place in range(per_byte):
-        wire[:, _HEADER:] |= padded[:, place * segment : (place + 1) * segment] << np.uint8(place * bits)
+    words = draw.integers(0, 2**64, -(-values.size // 4), np.uint64)  # 16 random bits for each element
+    noise = words.view(np.uint16)[: values.size].reshape(values.shape)
+    padded = np.zeros((rows, per_byte * segment), np.uint8)
+    for part in _blocks(rows, cols):
+        shares = _shares(values[part], low[part], high[part], top)
+        shares += noise[part]
+        np.right_shift(shares, _FRACTION, out=padded[part, :cols], casting="unsafe")
+        for place in range(per_byte):
+            wire[part, _HEADER:] |= padded[part, place * segment : (place + 1) * segment] << np.uint8(place * bits)
     return wire.reshape(-1)
+
+
+def _blocks(rows: int, cols: int) -> Iterator[slice]:
+    """Cut rows into blocks whose float64 copies stay in a core's cache: two to five times as fast as all at once."""
+    step = max(1, _BLOCK // max(1, cols))
+    return (slice(begin, begin + step) for begin in range(0, rows, step))
+
+
+def _shares(values: Floats, low: Floats, high: Floats, top: int) -> npt.NDArray[np.int32]:
+    """Return where elements lie between level 0 and level ``top``, in units of 2^-16 of a level's distance, rounded."""
+    most, wide = top << _FRACTION, low.astype(np.float64)
+    span = high - wide
+    shares = values - wide
+    shares *= np.divide(most, span, out=np.zeros_like(span), where=span > 0)
+    shares += 0.5
+    found = shares.astype(np.int32)
+    return np.minimum(found, np.int32(most), out=found)
 
 
 def _dequantise(wire: Bytes, bits: int, out: Floats) -> None:
     cols, top = out.shape[1], 2**bits - 1
     data, segment = wire[:, _HEADER:], wire.shape[1] - _HEADER
     low, high = (np.ascontiguousarray(wire[:, at : at + 4]).view(np.float32).astype(np.float64) for at in (2, 6))
-    for place in range(8 // bits):
-        target = out[:, place * segment : min(cols, (place + 1) * segment)]
-        share = ((data[:, : target.shape[1]] >> np.uint8(place * bits)) & np.uint8(top)) / top
-        target[...] = low * (1.0 - share) + high * share  # exact at both ends
+    for part in _blocks(len(out), segment):
+        for place in range(8 // bits):
+            target = out[part, place * segment : min(cols, (place + 1) * segment)]
+            level = data[part, : target.shape[1]] >> np.uint8(place * bits) & np.uint8(top)
+            share = level / top
+            found = high[part] * share
+            np.subtract(1.0, share, out=share)
+            share *= low[part]
+            found += share
+            target[...] = found  # exact at both ends
