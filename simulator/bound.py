@@ -166,6 +166,7 @@ def bound(scenario: Scenario, threads: int, wall_seconds: float) -> SimulationRe
             f"Closed form: latency bound {found.latency:,.0f}, bottleneck bound {found.bottleneck:,.0f}, mean value "
             f"analysis {found.mean_value:,.0f} samples per second; the smallest is the prediction.",
             "Waiting for peers and servers on an idle cluster is booked as transfer.",
+            *(("Losses and checkpoints as events are left out.",) if scenario.conditions.eventful else ()),
             *said,
         ),
         fidelity=Fidelity.BOUND,

@@ -10,6 +10,10 @@ g0-n1 = 2.0
 [failures]
 node_mtbf_seconds = 2.6e6
 checkpoint_interval_seconds = 1800
+
+[[losses]]
+node = "g0-n1"
+at_seconds = 120
 """
 
 from __future__ import annotations
@@ -21,7 +25,9 @@ from cost_models.checked_json import build
 from problem.documents import read_document
 from problem.errors import BadInput
 from problem.presets import nearest
-from simulator.conditions import Conditions, Failures
+from simulator.conditions import Checkpoints, Conditions, Failures, NodeLoss, Resize
+
+_PARTS = {"failures": Failures, "losses": NodeLoss, "checkpoints": Checkpoints, "resizes": Resize}
 
 
 def load_conditions(path: Path) -> Conditions:
@@ -34,8 +40,11 @@ def load_conditions(path: Path) -> Conditions:
     """
     data = dict(read_document(path).data)
     _check_keys(path, "", data, Conditions)
-    if isinstance(data.get("failures"), dict):
-        _check_keys(path, "failures.", data["failures"], Failures)
+    for name, kind in _PARTS.items():
+        found = data.get(name)
+        for part in found if isinstance(found, list) else [found]:
+            if isinstance(part, dict):
+                _check_keys(path, f"{name}.", part, kind)
     try:
         return build(Conditions, data, path)
     except BadInput as error:  # the checks of the classes do not know the file

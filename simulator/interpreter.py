@@ -17,6 +17,7 @@ from simulator.fan_network import FanNetwork
 from simulator.fans import Gather, Scatter
 from simulator.lowering import Lowering
 from simulator.network import Network
+from simulator.outages import Outages
 from simulator.primitives import Await, Emit, EveryGap, Lag, Mailbox, Meeting, Message, Part, Primitive, Read, Work
 from simulator.runner import Runner, Shadow, SyncServer
 
@@ -40,6 +41,8 @@ class Interpreter:
         Called with a runner at the end of each of its steps, shadow workers left out.
     fans : FanNetwork, optional
         Carries the fans, if there are any.
+    outages : Outages, optional
+        Stops workers, if anything happens.
 
     Attributes
     ----------
@@ -56,8 +59,9 @@ class Interpreter:
         record: bool,
         on_step: Callable[[Runner], None],
         fans: FanNetwork | None = None,
+        outages: Outages | None = None,
     ) -> None:
-        self._fans = fans
+        self._fans, self._outages = fans, outages
         self.steps = steps
         self._engine, self._network, self._lowering = engine, network, lowering
         self._record, self._on_step = record, on_step
@@ -109,6 +113,8 @@ class Interpreter:
             self._open(server)
         for meeting in self._lowering.meetings:
             self._convene(meeting)
+        if self._outages is not None:
+            self._outages.start(self._runners, self._begin)
         for runner, offset in runners:
             self._engine.at(offset, self._begin, runner)
         if not self._engine.run():
@@ -163,6 +169,8 @@ class Interpreter:
         if shadow is not None:
             shadow.idle = True
             self._exchange_if_due(shadow)
+            return False
+        if self._outages is not None and self._outages.holds(runner, self.steps):
             return False
         self._on_step(runner)
         for shadow in self._paced.get(runner, ()):

@@ -48,7 +48,14 @@ class Observer:
         self._finishing = False
         self.ranks = scenario.ranks()
         self.interpreter = Interpreter(
-            scenario.engine, scenario.network, scenario.lowering, steps, record, self.step, scenario.fans
+            scenario.engine,
+            scenario.network,
+            scenario.lowering,
+            steps,
+            record,
+            self.step,
+            scenario.fans,
+            scenario.outages,
         )
         self.splits: dict[Runner, list[int]] = {}
         self._begin = self.take_snapshot()
@@ -81,7 +88,7 @@ class Observer:
 
     def rates(self) -> tuple[float, float]:
         """Samples per second of the simulated groups after the warm-up, and the half width of its 95 % interval."""
-        done, begun = [rank.done for rank in self.ranks], [rank.begun[0] for rank in self.ranks]
+        done, begun = [rank.done for rank in self.ranks], [rank.start_ns for rank in self.ranks]
         plan = self.scenario.plan
         period = plan.sync.gap if plan.sync is not None and plan.sync.mode == "foreground" else 1
         return statistics.estimate(done, begun, plan.batch, self.warmup, period)

@@ -24,6 +24,7 @@ class Part(IntEnum):
     PS_QUEUE = 4  # waiting for an embedding server that has not answered yet
     SYNC = 5  # exchanging parameters between groups in the foreground
     READER = 6  # waiting for the next batch
+    RECOVERY = 7  # standing still after a loss, or while a checkpoint is written
 
 
 @dataclass(slots=True, eq=False)

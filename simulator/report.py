@@ -35,6 +35,7 @@ _WORDS = {
     "ps_queue": "waiting for the embedding servers",
     "sync": "synchronisation between groups",
     "reader": "waiting for readers",
+    "recovery": "standing still after losses and for checkpoints",
 }
 
 
@@ -79,6 +80,7 @@ def report(observer: Observer, asked: int, wall_seconds: float) -> SimulationRes
         timeline=timeline(scenario) if observer.record else None,
         left_out=(*left_out(scenario, observer.steps, asked), *failures),
         fidelity=scenario.fidelity,
+        happened=scenario.outages.told() if scenario.outages else (),
     )
 
 
@@ -100,7 +102,7 @@ def check_laws(observer: Observer) -> None:
     ):
         raise LawBroken(f"{network.sent_bytes} bytes were sent and {network.arrived_bytes} arrived")
     for rank in observer.ranks:
-        if sum(rank.split) != rank.done[-1] - rank.begun[0]:
+        if sum(rank.split) != rank.done[-1] - rank.start_ns:
             raise LawBroken(f"the parts of the time of {rank.worker.name} do not add up to its time")
 
 

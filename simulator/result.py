@@ -12,7 +12,7 @@ from simulator.fidelity import Fidelity
 from simulator.machines import Sharing
 
 #: Parts of a rank's step, in the order of :class:`simulator.primitives.Part`.
-SPLIT = ("compute", "transfer", "contention", "peer", "ps_queue", "sync", "reader")
+SPLIT = ("compute", "transfer", "contention", "peer", "ps_queue", "sync", "reader", "recovery")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SimulationResult:
         Mean seconds of a rank's step, by :data:`SPLIT`: compute; transfer (waiting for a message on an idle wire);
         contention (what sharing cores, memory and NICs adds); peer (waiting for a node of the group that has not sent);
         ps_queue (waiting for an embedding server that has not answered); sync (foreground exchange); reader (waiting for
-        the next batch).
+        the next batch); recovery (standing still after a loss or while a checkpoint is written).
     average_sync_gap : float or None
         Mean steps between two exchanges of a node; None when there was no pair to measure.
     steps, warmup : int
@@ -53,6 +53,8 @@ class SimulationResult:
         Sentences: what the prediction leaves out or takes for granted.
     fidelity : Fidelity
         Level that was used (never ``auto``).
+    happened : tuple of str
+        Sentences: losses of nodes, and phases with other numbers of groups.
     """
 
     samples_per_second: float
@@ -71,6 +73,7 @@ class SimulationResult:
     timeline: Timeline | None
     left_out: tuple[str, ...]
     fidelity: Fidelity = Fidelity.FLUID
+    happened: tuple[str, ...] = ()
 
     def to_json_dict(self) -> dict[str, Any]:
         """Return everything but the timeline, ready for ``json.dumps`` (NaN becomes None)."""
@@ -90,4 +93,5 @@ class SimulationResult:
             "wall_seconds": self.wall_seconds,
             "left_out": list(self.left_out),
             "fidelity": str(self.fidelity),
+            "happened": list(self.happened),
         }

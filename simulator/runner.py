@@ -71,6 +71,7 @@ class Runner:
     split: list[int] = field(default_factory=lambda: [0] * len(Part))
     finished: bool = False
     work_ns: int = 0
+    first_ns: int = -1
 
     def __post_init__(self) -> None:
         for index, primitives in enumerate(self.code):
@@ -84,6 +85,17 @@ class Runner:
         self.begun.append(now)
         self.factor = self.draws.step_factor()
         self.factors.append(self.factor)
+
+    @property
+    def start_ns(self) -> int:
+        """When the first step began, lost ones included."""
+        return self.first_ns if self.first_ns >= 0 else self.begun[0]
+
+    def rewind(self, step: int) -> None:
+        """Forget all steps after a step, as if they had not been made; the time that they took stays spent."""
+        self.first_ns = self.start_ns
+        del self.begun[step:], self.done[step:], self.factors[step:], self.ends[step * len(self.code) :]
+        self.step = step
 
     def lag_ns(self, ranks: int) -> int:
         """Draw by how much the slowest of ``ranks`` alike is behind this one in core time of the step."""

@@ -24,6 +24,7 @@ from simulator.folding import UNFOLDED, Folding
 from simulator.lowering import Lowering, busy_ns
 from simulator.machines import Machine, Resource, Sharing, build_machines, nodes_of
 from simulator.network import Network, Nic
+from simulator.outages import Outages
 from simulator.primitives import Reader, Work
 from simulator.runner import Runner, Shadow, SyncServer
 from simulator.shared import SharedResource
@@ -62,6 +63,8 @@ class Scenario:
         What disturbs the run.
     fans : FanNetwork or None
         Carries the messages to embedding servers where they are fanned.
+    outages : Outages or None
+        Stops workers where nodes are lost or checkpoints written.
     """
 
     plan: Plan
@@ -79,6 +82,7 @@ class Scenario:
     fidelity: Fidelity = Fidelity.FLUID
     conditions: Conditions = UNDISTURBED
     fans: FanNetwork | None = None
+    outages: Outages | None = None
 
     def ranks(self) -> tuple[Runner, ...]:
         """Workers that read batches."""
@@ -144,7 +148,7 @@ def stage(
     share = {node.name: 1.0 / folding.groups for node in plan.sync_servers}
     share |= {node.name: 1.0 / folding.copies for node in plan.servers}
     found = [worker for worker in workers(without_servers(job) if fanned else job) if _is_simulated(worker, folding)]
-    machines = _machines(job, found, engine, sharing, share, FifoResource if fifo else SharedResource)
+    machines = _machines(job, found, engine, sharing, share, FifoResource if fifo else SharedResource, conditions)
     for machine in machines:
         machine.slowness = conditions.node_factor(machine.node.name, plan.seed)
     network = _network(engine, machines, folding, fifo, conditions)
@@ -182,6 +186,7 @@ def stage(
         fidelity,
         conditions,
         _fans(job, engine, network, machines) if fanned else None,
+        Outages(engine, plan, conditions) if conditions.eventful else None,
     )
 
 
@@ -202,10 +207,11 @@ def _machines(
     sharing: Sharing,
     share: dict[str, float],
     resource: type[Resource],
+    conditions: Conditions,
 ) -> list[Machine]:
     """Build the machines that do anything."""
     used = {worker.node.name for worker in found} | {node.name for node in _embedding_servers(job)}
-    nodes = [node for node in nodes_of(job.plan) if node.name in used]
+    nodes = [conditions.at_work(node) for node in nodes_of(job.plan) if node.name in used]
     return build_machines(engine, nodes, sharing, share, resource)
 
 

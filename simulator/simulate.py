@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 from cost_models.costs import CostTable
 from placement.plan import Plan
@@ -16,6 +17,7 @@ from simulator.fidelity import Fidelity, choose
 from simulator.folding import UNFOLDED, Folding, primitives_per_step, strongest
 from simulator.machines import Sharing, default_sharing, nodes_of
 from simulator.observer import Observer
+from simulator.phases import simulate_phases
 from simulator.report import report
 from simulator.result import SimulationResult
 from simulator.scenario import Scenario, stage
@@ -95,6 +97,10 @@ def simulate(
     """
     began = time.perf_counter()
     _check(plan, costs, steps, warmup, variation, precision, conditions)
+    if conditions.resizes:
+        settings: dict[str, Any] = {"steps": steps, "warmup": warmup, "sharing": sharing, "variation": variation}
+        settings |= {"record": record, "fidelity": fidelity, "precision": precision, "fold": fold}
+        return simulate_phases(plan, conditions, lambda part, now: simulate(part, costs, conditions=now, **settings))
     sharing = sharing or default_sharing(plan)
     if variation is None:
         variation = VARIATION if sharing is not Sharing.NONE and plan.elp > plan.batch else 0.0
@@ -112,7 +118,7 @@ def simulate(
     made = _affordable(scenario, steps, warmup) if large else steps
     if warmup is None:
         warmup = min(SHORT_WARMUP, made // 3) if large else statistics.default_warmup(made)
-    if precision is None and large:
+    if precision is None and large and not conditions.eventful:
         precision = PRECISION
     observer = Observer(scenario, made, warmup, record, precision or None)
     observer.run()
@@ -153,6 +159,6 @@ def _check(
     if costs.batch != plan.batch:
         raise BadInput("simulate", "costs.batch", costs.batch, f"the plan's batch size, {plan.batch}")
     known = {node.name for node in nodes_of(plan)}
-    for name in conditions.slow_nodes:
+    for name, (where, value) in conditions.named_nodes.items():
         if name not in known:
-            raise BadInput("conditions", f"slow_nodes.{name}", conditions.slow_nodes[name], "a node of the plan")
+            raise BadInput("conditions", where, value, "a node of the plan")

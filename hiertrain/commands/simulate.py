@@ -83,6 +83,7 @@ def _text(result: SimulationResult) -> str:
         "",
         table(("busy", "cpu", "memory bandwidth", "nic tx", "nic rx"), used),
         "",
+        *(f"happened: {sentence}" for sentence in result.happened),
         *(f"left out: {sentence}" for sentence in result.left_out),
     ]
     return "\n".join(lines)

@@ -1,0 +1,144 @@
+"""Single losses of nodes and the writing of checkpoints, as events in simulated time.
+
+A node is lost at an instant; whoever needs it ends the step that is under way (so much is too optimistic: at most a step),
+stands still until the loss has been noticed and a replacement has read the checkpoint, and then makes again every step since
+that checkpoint, at whatever speed the cluster then allows. The node's group stands still, and the others go on; all groups
+do if the node is a server, if the loss is of the whole job, or if groups average in every exchange. Knows steps and
+instants; nothing of what a step is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from placement.plan import Plan
+from simulator.conditions import Checkpoints, Conditions, NodeLoss
+from simulator.engine import NANOSECONDS, Engine, to_ns
+from simulator.primitives import Part
+from simulator.runner import Runner
+
+#: Workers that go through the steps of one session together: (group, thread).
+Lane = tuple[int, int]
+
+
+@dataclass
+class _Hold:
+    """At the end of ``step`` a worker stands still until ``until_ns``, then goes on after step ``back_to``."""
+
+    step: int
+    until_ns: int
+    back_to: int
+
+
+class Outages:
+    """Stops and rewinds workers.
+
+    Parameters
+    ----------
+    engine : Engine
+        The clock.
+    plan : Plan
+        Which node belongs to which group.
+    conditions : Conditions
+        Losses and checkpoints.
+
+    Attributes
+    ----------
+    happened : list of str
+        Sentences: what happened when.
+    """
+
+    def __init__(self, engine: Engine, plan: Plan, conditions: Conditions) -> None:
+        self._engine, self._plan, self._losses = engine, plan, conditions.losses
+        self._checkpoints = conditions.checkpoints
+        self._lanes: dict[Lane, list[Runner]] = defaultdict(list)
+        self._holds: dict[Runner, _Hold] = {}
+        self._go_on: Callable[[Runner], None] = lambda runner: None
+        self.happened: list[str] = []
+
+    def start(self, runners: Iterable[Runner], go_on: Callable[[Runner], None]) -> None:
+        """Plan everything; ``go_on`` begins a worker's next step."""
+        self._go_on = go_on
+        for runner in runners:
+            self._lanes[runner.worker.group, runner.worker.thread].append(runner)
+        for loss in self._losses:
+            self._engine.at(to_ns(loss.at_seconds), self._lose, loss)
+        if self._checkpoints is not None and self._checkpoints.write_seconds:
+            self._engine.at(to_ns(self._checkpoints.interval_seconds), self._write, self._checkpoints)
+
+    def holds(self, runner: Runner, steps: int) -> bool:
+        """At the end of a step: whether the worker, which makes so many, stands still now; it will be called on."""
+        hold = self._holds.get(runner)
+        if hold is None or runner.step < hold.step:
+            return False
+        del self._holds[runner]
+        if hold.back_to >= steps:  # nothing is left to do
+            return False
+        now = self._engine.now
+        until = max(now, hold.until_ns)
+        runner.rewind(hold.back_to)
+        runner.split[Part.RECOVERY] += until - now
+        self._engine.at(until, self._go_on, runner)
+        return True
+
+    def told(self) -> tuple[str, ...]:
+        """Return what happened, and what would have happened after the end of the run."""
+        late = [loss for loss in self._losses if to_ns(loss.at_seconds) > self._engine.now]
+        ended = f"the run ended at {self._engine.now / NANOSECONDS:.4g} s, more steps are needed"
+        return (*self.happened, *(f"{loss.node} is lost at {loss.at_seconds:g} s: {ended}." for loss in late))
+
+    # ---- what happens
+
+    def _lose(self, loss: NodeLoss) -> None:
+        until = self._engine.now + to_ns(loss.detect_seconds + loss.restart_seconds)
+        lanes = self._touched(loss)
+        lost = self._hold(lanes, until, self._saved_ns())
+        groups = sorted({group for group, _ in lanes})
+        who = f"group {groups[0]}" if len(groups) == 1 else f"all {len(groups)} groups"
+        self.happened.append(
+            f"{loss.node} was lost at {loss.at_seconds:g} s: {who} stood still until {until / NANOSECONDS:.4g} s at least "
+            f"and made up to {lost} steps again."
+        )
+
+    def _write(self, checkpoints: Checkpoints) -> None:
+        until = self._engine.now + to_ns(checkpoints.write_seconds)
+        self._hold(list(self._lanes), until, None)
+        self._engine.at(until + to_ns(checkpoints.interval_seconds), self._write, checkpoints)
+
+    def _touched(self, loss: NodeLoss) -> list[Lane]:
+        home = next((g for g, group in enumerate(self._plan.groups) if loss.node in {n.name for n in group}), -1)
+        foreground = self._plan.sync is not None and self._plan.sync.mode == "foreground"
+        if home < 0 or loss.whole_job or (self._plan.rounds and foreground):
+            return list(self._lanes)
+        return [lane for lane in self._lanes if lane[0] == home]
+
+    def _saved_ns(self) -> int:
+        """When the latest checkpoint was written: the start, without checkpoints."""
+        if self._checkpoints is None:
+            return 0
+        period = to_ns(self._checkpoints.interval_seconds + self._checkpoints.write_seconds)
+        return self._engine.now // period * period
+
+    def _hold(self, lanes: Sequence[Lane], until: int, saved_ns: int | None) -> int:
+        """Hold lanes at the end of the steps under way; rewind to the checkpoint, if any; return the most steps lost."""
+        open_lanes = [self._lanes[lane] for lane in lanes if not any(runner.finished for runner in self._lanes[lane])]
+        if self._plan.rounds:  # exchanges of all groups must stay as many
+            open_lanes = [[runner for lane in open_lanes for runner in lane]] if open_lanes else []
+        most = 0
+        for lane in open_lanes:
+            step = 1 + max(runner.step for runner in lane)
+            back_to = step if saved_ns is None else min(bisect_right(runner.done, saved_ns) for runner in lane)
+            most = max(most, step - back_to)
+            for runner in lane:
+                self._add(runner, _Hold(step, until, back_to))
+        return most
+
+    def _add(self, runner: Runner, hold: _Hold) -> None:
+        before = self._holds.get(runner)
+        if before is not None:
+            back_to = min(before.back_to, hold.back_to)
+            hold = _Hold(max(before.step, hold.step), max(before.until_ns, hold.until_ns), back_to)
+        self._holds[runner] = hold
