@@ -47,7 +47,7 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True)
 class TableCost:
-    """Cost of pooling (forward) and of the sparse update for one batch and the WHOLE table, on a server's core."""
+    """Cost of pooling (forward) and of the sparse update of one feature for one batch and the WHOLE table, on a core."""
 
     lookup: PhaseCost = PhaseCost()
     update: PhaseCost = PhaseCost()
@@ -82,7 +82,7 @@ class CostTable:
     ops : Mapping
         Cost of each operator that is not a LOOKUP, by name.
     tables : Mapping
-        Cost of each embedding table, by name.
+        Cost of each embedding feature, by name; a table that is not shared has one, of its own name.
     message : MessageCost
         Core-seconds of sending and receiving.
     next_batch_seconds, metric_seconds : float

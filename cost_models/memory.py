@@ -6,7 +6,8 @@ What is counted, for H Hogwild threads per rank and R ranks:
 * once per session and place: the gradient of the parameters, the output and the gradient of the output, because each
   session has a batch of its own in flight (:func:`in_flight_bytes`);
 * once per session: what it receives (:func:`tensor_bytes` of every tensor or gradient that arrives);
-* on an embedding server: rows and their state, and for each session the ids, the pooled rows and their gradient.
+* on an embedding server: rows and their state once, and for each session and feature the ids, the pooled rows and
+  their gradient.
 
 An imported operator (kind FIXED) comes with one measured size that already includes all of this, so nothing is added.
 The module knows sizes and refuses to know where things are placed.
@@ -53,11 +54,11 @@ def ids_bytes(table: EmbeddingTable, batch: int) -> int:
     return batch * table.request_elements * ID_BYTES
 
 
-def pooled_bytes(table: EmbeddingTable, batch: int) -> int:
-    """Bytes of the pooled embeddings of one table for one batch, float32."""
-    return batch * table.dim * FLOAT_BYTES
+def pooled_bytes(table: EmbeddingTable, batch: int, width: int | None = None) -> int:
+    """Bytes of the pooled embeddings (or of ``width`` columns of them) of one feature for one batch, float32."""
+    return batch * (table.dim if width is None else width) * FLOAT_BYTES
 
 
-def shard_in_flight_bytes(table: EmbeddingTable, batch: int) -> int:
-    """Bytes for each session on a server that holds a shard: ids, pooled rows and their gradient."""
-    return ids_bytes(table, batch) + 2 * pooled_bytes(table, batch)
+def shard_in_flight_bytes(table: EmbeddingTable, batch: int, width: int | None = None) -> int:
+    """Bytes for each session and feature on a server with a shard (of ``width`` columns): ids, pooled rows, gradient."""
+    return ids_bytes(table, batch) + 2 * pooled_bytes(table, batch, width)

@@ -57,7 +57,7 @@ def profile_costs(profile: Profile, model: Model, batch: int, node: Node, *, for
     _check_optimizer(profile, model)
     costs, needs_gradient = _Costs(profile, batch), model.graph.needs_gradient
     ops = {op.name: _op_cost(costs, op, needs_gradient[op.name]) for op in model.graph if op.kind is not Kind.LOOKUP}
-    tables = {table.name: _table_cost(costs, table) for table in model.tables}
+    tables = {name: _table_cost(costs, feature) for name, feature in model.feature.items()}
     return CostTable(
         batch=batch,
         ops=ops,

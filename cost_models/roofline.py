@@ -59,7 +59,7 @@ def roofline_costs(model: Model, batch: int, node: Node) -> CostTable:
     return CostTable(
         batch=batch,
         ops={op.name: _op_cost(op, batch, node) for op in model.graph if op.kind is not Kind.LOOKUP},
-        tables={table.name: _table_cost(table, batch, node) for table in model.tables},
+        tables={name: _table_cost(feature, batch, node) for name, feature in model.feature.items()},
         message=message_cost(node),
         next_batch_seconds=2 * batch * batch_bytes_per_sample(model) / bandwidth + DISPATCH_SECONDS.value,
         metric_seconds=DISPATCH_SECONDS.value,

@@ -44,6 +44,6 @@ def update_traffic(table: EmbeddingTable, batch: int) -> float:
 
 
 def batch_bytes_per_sample(model: Model) -> int:
-    """Bytes of one sample of the input: dense features, ids of every table and their weights, label; 4 bytes each."""
+    """Bytes of one sample of the input: dense features, ids of every feature and their weights, label; 4 bytes each."""
     dense = sum(op.output_bytes_per_sample for op in model.graph if op.kind == "dense_input")
-    return dense + sum(table.request_elements for table in model.tables) * ID_BYTES + FLOAT_BYTES
+    return dense + sum(feature.request_elements for feature in model.feature.values()) * ID_BYTES + FLOAT_BYTES

@@ -6,7 +6,7 @@ Knows nothing of models, kernels or processes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,16 @@ class UnsupportedModel(HiertrainError):
     """The executor has no kernel or no update for a part of the model; the message names the part and what is allowed."""
 
     exit_code = 2
+
+
+def add_into(out: Floats, parts: Sequence[Floats]) -> None:
+    """Write the sum of arrays of the shape of ``out``, added from left to right, into it; one array is copied."""
+    if len(parts) == 1:
+        np.copyto(out, parts[0])
+        return
+    np.add(parts[0], parts[1], out=out)
+    for part in parts[2:]:
+        np.add(out, part, out=out)
 
 
 def private_buffer(name: str, elements: int) -> Floats:

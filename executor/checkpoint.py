@@ -9,6 +9,7 @@ The file is a ZIP of NumPy arrays without compression (``numpy.load`` opens it):
 ``left/0/0/0/1/top_0.npy``      what node 1 has not sent to group 0, rank 0, thread 0 under top-k with feedback, flat
 ``group0/rank0/top_0.npy``      what a rank remembers of an operator's gradients under DCT-DP: the error, then the threshold
 ``table/user.npy``              all rows of a table, (rows, dim); optimizer state as ``table/user.state.npy``
+                                (``checkpoint_tables``)
 ==============================  ===========================================================================================
 
 So a job may go on with another placement, other shards, or another number of workers. DP operators are taken from the
@@ -23,7 +24,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +32,7 @@ from typing import IO, Any
 import numpy as np
 
 from executor.arrays import Floats
+from executor.checkpoint_tables import Entry, fill_tables, table_entries, table_facts
 from executor.coded import LeftOutKey
 from executor.errors import CheckpointFailed
 from executor.parameters import Parameters
@@ -43,9 +45,6 @@ from problem.model import Model
 FORMAT = "hiertrain-checkpoint/1"
 FILE_NAME = "checkpoint.npz"
 _MANIFEST = "manifest.json"
-
-#: Name of an array in the file, its shape, and the buffers that hold its pieces in order.
-Entry = tuple[str, tuple[int, ...], Sequence[Floats]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +89,7 @@ def save(path: Path, plan: Plan, state: JobState, done: Done) -> None:
         "ranks": plan.ranks,
         "batch": plan.batch,
         "model": identity(plan.model),
+        "tables": table_facts(state.rows),
     }
     partial = path.with_name(path.name + ".partial")
     try:
@@ -141,7 +141,7 @@ def load(path: Path, plan: Plan, state: JobState) -> Done:
             if manifest.get("batch") == plan.batch:
                 _load_left_out(archive, state)
             _load_sync(archive, plan, state, groups)
-            for entry in _table_entries(state):
+            for entry in fill_tables(state.rows, manifest.get("tables", {})):
                 _read(archive, *entry)
             return Done(int(manifest["step"]), int(manifest["samples"]))
     except OSError as error:
@@ -159,6 +159,7 @@ def identity(model: Model) -> dict[str, str]:
 
 def _describe(op: Operator) -> str:
     parts = [str(op.kind), f"of {', '.join(op.inputs)}" if op.inputs else "", f"{op.width} wide"]
+    parts += [f"of table {op.table}"] if op.table != op.name and op.table else []
     return " ".join(filter(None, [*parts, op.activation, f"{op.parameters} parameters" if op.parameters else ""]))
 
 
@@ -193,7 +194,7 @@ def _entries(plan: Plan, state: JobState) -> Iterator[Entry]:
     yield from _sync_entries(state)
     for key, memory in state.left_out.items():
         yield _left_out_name(key), memory.shape, [memory]
-    yield from _table_entries(state)
+    yield from table_entries(state.rows)
 
 
 def _sync_entries(state: JobState) -> Iterator[Entry]:
@@ -233,17 +234,6 @@ def _parameter_entries(prefix: str, name: str, held: Parameters) -> Iterator[Ent
     for suffix, flat in (("", held.flat(name)), (".state", held.state(name))):
         if flat.size:
             yield f"{prefix}/{name}{suffix}", flat.shape, [flat]
-
-
-def _table_entries(state: JobState) -> Iterator[Entry]:
-    """Rows and optimizer state of every table, whole, from its shards in the order of their rows."""
-    shards = [shard for shard in state.rows if shard is not None]
-    for table in dict.fromkeys(shard.table for shard in shards):
-        parts = sorted((s for s in shards if s.table == table), key=lambda shard: shard.row_begin)
-        yield f"table/{table.name}", (table.rows, table.dim), [part.rows for part in parts]
-        if parts[0].state.size:
-            shape = (table.rows, *parts[0].state.shape[1:])
-            yield f"table/{table.name}.state", shape, [part.state for part in parts]
 
 
 def _load_replica(archive: zipfile.ZipFile, plan: Plan, state: JobState, group: int, groups: int) -> None:
@@ -304,7 +294,7 @@ def _write(file: IO[bytes], manifest: Mapping[str, Any], entries: Iterator[Entry
                     out.write(part.reshape(-1).view(np.uint8).data)
 
 
-def _read(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], parts: Sequence[Floats]) -> None:
+def _read(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], parts: Iterable[Floats]) -> None:
     """Read an array into its pieces; the end of the member, which is read, is where its checksum is compared."""
     with archive.open(f"{name}.npy") as file:
         np.lib.format.read_magic(file)

@@ -18,11 +18,11 @@ from executor.codecs.ends import End, make_end
 from executor.codecs.wire import Bytes
 from executor.transport import Layout
 from placement.codecs import Scheme, parse_codec
-from placement.plan import Plan
+from placement.plan import Plan, Span
 from problem.graph import FLOAT_BYTES
 from programs.collectives import slices
 from programs.instructions import AllReduce, Place, Recv, Send
-from programs.wire import columns, is_gradient, operator_of
+from programs.wire import columns, is_gradient, operator_of, strip_of
 from programs.workers import Worker
 
 #: Group, rank, thread, node that sends the gradient, operator.
@@ -72,7 +72,7 @@ class Coders:
     def __init__(self, plan: Plan, worker: Worker, left_out: Mapping[LeftOutKey, Floats]) -> None:
         self._plan, self._worker, self._left_out = plan, worker, left_out
         self._session = f"{worker.group}/{worker.rank}/{worker.thread}"
-        self._ends: dict[tuple[str, Place], End] = {}
+        self._ends: dict[tuple[str, Span | None, Place], End] = {}
 
     def encoder(self, send: Send) -> Encoder:
         """Return what makes the arrays of a message."""
@@ -108,7 +108,7 @@ class Coders:
     def _end(self, message: Send | Recv, name: str) -> End:
         """Return this end of the way of a tensor: the same for a cut's activations and for their gradient."""
         chosen, session, operator = parse_codec(message.codec), self._session, operator_of(self._plan, name)
-        key = (name if chosen.scheme is Scheme.DENSE else operator, message.peer)
+        key = (name if chosen.scheme is Scheme.DENSE else operator, strip_of(name), message.peer)
         if key not in self._ends:
             draws = ("codec", session, message.channel, name)
             self._ends[key] = make_end(

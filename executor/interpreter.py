@@ -13,21 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from executor.arrays import Floats, Ids
+from executor.arrays import Floats, Ids, add_into
 from executor.coded import Coders
 from executor.coded_reduce import make_reducer
 from executor.data.batch import Batch
 from executor.errors import NotFinite
 from executor.exchange import Endpoint, all_reduce, exchange, in_rank_order
 from executor.kernels import by_distinct_input, make_kernel
-from executor.kernels_sparse import pool_rows, update_rows
+from executor.kernels_rows import Read, update_rows
+from executor.kernels_sparse import pool
 from executor.kernels_update import update_dense
 from executor.parameters import Parameters
 from executor.pushing import Pusher
 from executor.state import JobState
 from executor.wiring import node_of
-from placement.plan import Plan
+from placement.plan import Plan, Span
 from problem.graph import FLOAT_BYTES, Kind
+from problem.model import EmbeddingTable
 from programs.instructions import (
     AllReduce,
     Compute,
@@ -41,6 +43,7 @@ from programs.instructions import (
     SyncStep,
     Update,
 )
+from programs.wire import gradients_of, operator_of, strip_of, viewed
 
 Action = Callable[[], None]
 
@@ -178,21 +181,23 @@ class Interpreter:
         for shard, output in zip(instruction.shards, instruction.outputs, strict=True):
             table = self.state.rows[shard]
             assert table is not None
-            out = np.zeros((self.plan.batch, table.table.dim), np.float32)
+            out = np.zeros((self.plan.batch, table.rows.shape[1]), np.float32)
             total = self.tensors.setdefault(output, out)
-            work.append((table, out, total))
+            feature = self.plan.model.feature[operator_of(self.plan, output)]
+            work.append((table, feature, out, total))
 
         def lookup() -> None:
-            for table, out, total in work:
-                pool_rows(table, *self._request(table.table.name), out)
+            for held, feature, out, total in work:
+                ids, weights = self._request(feature.name)
+                pool(held.rows, held.row_begin, ids, out, weights, mean=feature.pooling == "mean")
                 if total is not out:
                     np.add(total, out, out=total)
 
         return lookup
 
-    def _request(self, table: str) -> tuple[Ids, Floats | None]:
-        """Ids of a table, and their weights if it pools by weight."""
-        return self.tensors[f"ids.{table}"], self.tensors.get(f"weights.{table}")
+    def _request(self, feature: str) -> tuple[Ids, Floats | None]:
+        """Ids of a feature, and their weights if it pools by weight."""
+        return self.tensors[f"ids.{feature}"], self.tensors.get(f"weights.{feature}")
 
     def _kernel(self, name: str) -> tuple[Any, Floats]:
         op = self.graph[name]
@@ -240,11 +245,19 @@ class Interpreter:
     def _bind_send(self, instruction: Send) -> Action:
         worker = self.end.worker
         label = ("session", worker.group, worker.rank, worker.thread, instruction.channel)
-        names, tensors, end = instruction.tensors, self.tensors, self.end
+        end, found = self.end, [self._finder(name) for name in instruction.tensors]
         if not instruction.codec:
-            return lambda: end.send(label, [tensors[name] for name in names])
+            return lambda: end.send(label, [find() for find in found])
         encode = self.coders.encoder(instruction)
-        return lambda: end.send(label, encode([tensors[name] for name in names], self.step))
+        return lambda: end.send(label, encode([np.ascontiguousarray(find()) for find in found], self.step))
+
+    def _finder(self, name: str) -> Callable[[], Any]:
+        """Return what gets a tensor of the step, or the columns of one."""
+        tensors, whole, strip = self.tensors, viewed(name), strip_of(name)
+        if name in self.graph or whole == name or strip is None:
+            return lambda: tensors[name]
+        columns = slice(*strip)
+        return lambda: tensors[whole][:, columns]
 
     def _bind_receive(self, instruction: Recv) -> Action:
         worker = self.end.worker
@@ -256,14 +269,16 @@ class Interpreter:
         return lambda: tensors.update(zip(names, decode(end.receive(label), self.step), strict=True))
 
     def _bind_reduce(self, instruction: Reduce) -> Action:
-        tensors, (first, second, *others) = self.tensors, instruction.parts
+        tensors, strips = self.tensors, dict[Span, list[str]]()
         width = instruction.bytes // (self.plan.batch * FLOAT_BYTES)
         out = np.zeros((self.plan.batch, width), np.float32)
+        for part in instruction.parts:
+            strips.setdefault(strip_of(part) or (0, width), []).append(part)
+        sums = [(out[:, begin:end], parts) for (begin, end), parts in strips.items()]
 
         def reduce() -> None:
-            np.add(tensors[first], tensors[second], out=out)
-            for part in others:
-                np.add(out, tensors[part], out=out)
+            for into, parts in sums:
+                add_into(into, [tensors[part] for part in parts])
             tensors[instruction.target] = out
 
         return reduce
@@ -287,13 +302,14 @@ class Interpreter:
     def _bind_sparse(self, shard: int) -> Action:
         held, rate = self.state.rows[shard], self.plan.model.learning_rate
         assert held is not None
-        name, tensors = held.table.name, self.tensors
+        tensors, names = self.tensors, gradients_of(self.plan, self.plan.shards[shard])
+        reads = [(self.plan.model.feature[operator_of(self.plan, name)], name) for name in names]
 
-        def update() -> None:
-            ids, weights = self._request(name)
-            update_rows(held, ids, tensors[f"d.{name}"], rate, weights)
+        def read(feature: EmbeddingTable, name: str) -> Read:
+            ids, weights = self._request(feature.name)
+            return Read(ids, tensors[name], weights, feature.pooling == "mean")
 
-        return update
+        return lambda: update_rows(held, [read(feature, name) for feature, name in reads], rate)
 
     def _metric(self) -> None:
         self.end.record.note_loss(self.step, self.loss)

@@ -1,4 +1,4 @@
-"""Embedding rows: pooled bags and sparse updates, on any contiguous range of a table's rows.
+"""Embedding rows: pooled bags and the transpose of pooling, on any contiguous range of a table's rows.
 
 Ids outside the range contribute nothing, so that several shards of one table can be fed the same ids, and -1 can fill up
 short bags; whether ids lie inside the TABLE is checked where they are read (``data.batch``). Ids that appear several times
@@ -7,10 +7,10 @@ in a batch accumulate, in the order in which they appear in the batch, so that r
 Pooling (``EmbeddingTable.pooling``): the sum of a bag's rows; their mean, the sum divided by the ids of the bag; or the sum
 of weight * row. An empty bag gives zeros.
 
-The loops run in ``native`` where that is available. Else updates go through ``scipy.sparse._sparsetools`` (matrix products
-of SciPy's sparse matrices, in C, without a check of bounds or a copy of rows), 7 to 44 times as fast as ``np.add.at`` on 64
-to 128 wide rows. That module is private to SciPy: where it is missing, ``np.add.at`` does the same. All three give the
-same bits.
+The loops run in ``native`` where that is available. Else the transpose goes through ``scipy.sparse._sparsetools`` (matrix
+products of SciPy's sparse matrices, in C, without a check of bounds or a copy of rows), 7 to 44 times as fast as
+``np.add.at`` on 64 to 128 wide rows. That module is private to SciPy: where it is missing, ``np.add.at`` does the same. All
+three give the same bits.
 """
 
 from __future__ import annotations
@@ -21,17 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from executor import native
-from executor.arrays import Floats, Ids, UnsupportedModel
-from executor.parameters import TABLE_OPTIMIZERS, TableRows
+from executor.arrays import Floats, Ids
 
 try:
     from scipy.sparse import _sparsetools
 except ImportError:  # private module of SciPy
     _sparsetools = None
-
-#: Added to the root of an accumulator.
-ADAGRAD_EPS = 1e-10  # torch.optim.Adagrad, default eps
-ROWWISE_ADAGRAD_EPS = 1e-8  # FBGEMM SplitTableBatchedEmbeddingBags (TorchRec), default eps
 
 
 def pool(
@@ -61,16 +56,11 @@ def pool(
         kept, (offsets, chosen) = _all_if_none(inside, local), _chosen(local, inside)
         _add_bags(offsets, chosen, rows, out, None if weights is None else weights[kept])
     if mean:
-        out *= _share(ids)
+        out *= share_of(ids)
 
 
-def pool_rows(held: TableRows, ids: Ids, weights: Floats | None, out: Floats) -> None:
-    """Write the pooled rows of each bag into ``out``, by the rule of the table; arguments as in :func:`pool`."""
-    pool(held.rows, held.row_begin, ids, out, weights, mean=held.table.pooling == "mean")
-
-
-def _share(ids: Ids) -> Floats:
-    """Return 1 / ids of each bag, (B, 1); 1 of an empty one."""
+def share_of(ids: Ids) -> Floats:
+    """Return 1 / ids of each bag, (B, 1); 1 of an empty one: what pooling by the mean multiplies by. ``ids`` (B, L)."""
     share: Floats = np.float32(1.0) / np.maximum((ids >= 0).sum(axis=1, keepdims=True), 1).astype(np.float32)
     return share
 
@@ -86,85 +76,6 @@ def _pool_all(rows: Floats, ids: Ids, out: Floats) -> None:
         for position in range(1, ids.shape[1]):
             np.take(rows, ids[:, position], axis=0, out=column, mode="clip")
             np.add(out, column, out=out)
-
-
-def update_rows(
-    held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: float, weights: Floats | None = None
-) -> None:
-    """Apply one batch's gradient to rows and optimizer state in place, by the rule of the table's optimizer.
-
-    Parameters
-    ----------
-    held : TableRows
-        Rows of a table, C-contiguous, changed.
-    ids : ndarray of int32, shape (B, L)
-        Row numbers in the whole table; those outside the range held are left out.
-    d_pooled : ndarray of float32, shape (B, dim)
-        Gradient with respect to the pooled embeddings.
-    learning_rate : float
-        Step of the optimizer.
-    weights : ndarray of float32, shape (B, L), optional
-        Of a table with weighted pooling: factor of each row.
-
-    Raises
-    ------
-    UnsupportedModel
-        If there is no such optimizer.
-    """
-    if held.table.pooling == "mean":
-        d_pooled = d_pooled * _share(ids)
-    match held.table.optimizer:
-        case "sgd":
-            apply_sgd(held, ids, d_pooled, learning_rate, weights)
-        case "adagrad":
-            apply_adagrad(held, ids, d_pooled, learning_rate, weights)
-        case "rowwise_adagrad":
-            apply_rowwise_adagrad(held, ids, d_pooled, learning_rate, weights)
-        case other:
-            raise UnsupportedModel(f"optimizer {other!r}: tables have {', '.join(TABLE_OPTIMIZERS)}")
-
-
-def apply_sgd(held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: float, weights: Floats | None = None) -> None:
-    """Row -= learning_rate * gradient, once for every occurrence of its id; arguments as in :func:`update_rows`."""
-    local, inside = _local(ids, held.row_begin, len(held.rows))
-    offsets, kept = _chosen(local, inside)
-    factors = np.full(len(kept), -learning_rate, np.float32)
-    if weights is not None:
-        factors *= weights[_all_if_none(inside, local)]
-    _scatter(offsets, kept, factors, d_pooled, held.rows)
-
-
-def apply_adagrad(
-    held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: float, weights: Floats | None = None
-) -> None:
-    """Adagrad with one accumulator per element; arguments as in :func:`update_rows`, state (rows, dim).
-
-    With g the sum of a row's gradients over the batch: state += g^2, row -= learning_rate * g / (sqrt(state) + eps)
-    (Duchi et al., JMLR 2011; eps of ``torch.optim.Adagrad``).
-    """
-    touched, gradient = coalesce(ids, held.row_begin, len(held.rows), d_pooled, weights)
-    accumulated = held.state[touched]
-    accumulated += gradient * gradient
-    held.state[touched] = accumulated
-    gradient /= np.sqrt(accumulated) + np.float32(ADAGRAD_EPS)
-    factors = np.full(len(touched), -learning_rate, np.float32)
-    _scatter(_offsets(len(touched), 1), touched, factors, gradient, held.rows)
-
-
-def apply_rowwise_adagrad(
-    held: TableRows, ids: Ids, d_pooled: Floats, learning_rate: float, weights: Floats | None = None
-) -> None:
-    """Adagrad with one accumulator per row; arguments as in :func:`update_rows`, state (rows,).
-
-    With g the sum of a row's gradients over the batch: state += mean of g^2 over the row, row -= learning_rate * g /
-    (sqrt(state) + eps) (``EXACT_ROWWISE_ADAGRAD`` of FBGEMM, which TorchRec uses).
-    """
-    touched, gradient = coalesce(ids, held.row_begin, len(held.rows), d_pooled, weights)
-    accumulated = held.state[touched]
-    accumulated += np.einsum("ud,ud->u", gradient, gradient) / np.float32(held.table.dim)
-    held.state[touched] = accumulated
-    factors = np.float32(-learning_rate) / (np.sqrt(accumulated) + np.float32(ROWWISE_ADAGRAD_EPS))
-    _scatter(_offsets(len(touched), 1), touched, factors, gradient, held.rows)
 
 
 def coalesce(
@@ -205,6 +116,39 @@ def coalesce(
     ends, factors = np.append(starts, np.int32(len(keys))), None if weights is None else weights.reshape(-1)[places]
     _add_bags(ends, (places // ids.shape[1]).astype(np.int32), d_pooled, gradient, factors)
     return sorted_ids[starts], gradient
+
+
+def scatter_bags(
+    rows: Floats, row_begin: int, ids: Ids, source: Floats, factor: float, weights: Floats | None = None
+) -> None:
+    """Add ``factor`` times the row of each bag to the table's rows that it reads, once for every occurrence of an id.
+
+    Parameters
+    ----------
+    rows : ndarray of float32, shape (rows, width)
+        Rows ``row_begin`` to ``row_begin + rows`` of a table, changed.
+    row_begin : int
+        First row held.
+    ids : ndarray of int32, shape (B, L)
+        Row numbers in the whole table; those outside the range are left out.
+    source : ndarray of float32, shape (B, width)
+        What is added for each bag.
+    factor : float
+        Multiplies all of it.
+    weights : ndarray of float32, shape (B, L), optional
+        Factors of single ids.
+    """
+    local, inside = _local(ids, row_begin, len(rows))
+    offsets, kept = _chosen(local, inside)
+    factors = np.full(len(kept), factor, np.float32)
+    if weights is not None:
+        factors *= weights[_all_if_none(inside, local)]
+    _scatter(offsets, kept, factors, source, rows)
+
+
+def scatter(touched: Ids, factors: Floats, source: Floats, rows: Floats) -> None:
+    """rows[touched[i]] += factors[i] * source[i]; ``touched`` and ``factors`` (U,), ``source`` (U, width)."""
+    _scatter(_offsets(len(touched), 1), touched, factors, source, rows)
 
 
 def _local(ids: Ids, row_begin: int, count: int) -> tuple[Ids, npt.NDArray[np.bool_] | None]:

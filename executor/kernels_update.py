@@ -10,7 +10,7 @@ import numpy as np
 
 from executor import native
 from executor.arrays import Floats, UnsupportedModel
-from executor.kernels_sparse import ADAGRAD_EPS
+from executor.kernels_rows import ADAGRAD_EPS
 
 #: Elements per piece: 64 KiB of float32, so that parameters, gradient, state and scratch fit a core's L2 cache.
 _PIECE = 16384

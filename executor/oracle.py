@@ -3,8 +3,9 @@
 Operators run in graph order, backward in reverse graph order, with the very kernels of the distributed executor, so that a
 run of the same shapes in the same order gives the same bits. Two things can be told to the oracle because they change the
 order of floating-point additions: how the gradients of a tensor's consumers are grouped (``partial_sums``), and how a
-table is cut into row ranges (``row_ranges``). A third changes the numbers themselves: what a tensor goes through between the
-operator that makes it and those that use it (``links``), such as a codec. Knows nothing of plans, programs or processes.
+table is cut into row ranges (``blocks``); cutting columns alone changes no sum. A third changes the numbers themselves: what
+a tensor goes through between the operator that makes it and those that use it (``links``), such as a codec. Knows nothing of
+plans, programs or processes.
 """
 
 from __future__ import annotations
@@ -14,17 +15,22 @@ from typing import Protocol
 
 import numpy as np
 
-from executor.arrays import Floats
+from executor.arrays import Floats, add_into
 from executor.data.batch import Batch, check_batch
 from executor.kernels import Kernel, by_distinct_input, make_kernel
-from executor.kernels_sparse import pool_rows, update_rows
+from executor.kernels_rows import Read, update_rows
+from executor.kernels_sparse import pool
 from executor.kernels_update import update_dense
 from executor.metrics import Metrics, measure
 from executor.parameters import Parameters, TableRows, allocate_rows
 from problem.graph import Kind, Operator
-from problem.model import Model
+from problem.model import EmbeddingTable, Model
 
 Groups = Mapping[str, Sequence[Sequence[str]]]
+#: Columns, begin and end.
+Span = tuple[int, int]
+#: Rows, begin and end, of some columns of a table.
+Block = tuple[int, int, Span]
 
 
 class Link(Protocol):
@@ -56,8 +62,8 @@ class Oracle:
         For a tensor (operator name) the consumers of its gradient in groups: the parts of a group are added in order,
         then the groups' sums in order. Without it, parts are added in the order in which backward reaches the
         consumers (reverse graph order).
-    row_ranges : Mapping of str to sequence of (int, int), optional
-        For a table the row ranges (begin, end) whose partial sums make up a pooled embedding, added in order.
+    blocks : Mapping of str to sequence of Block, optional
+        For a table the blocks whose partial sums make up a pooled embedding, each in its columns, added in order.
     trained : tuple of Parameters and Mapping of str to TableRows, optional
         Parameters to go on from, not copied; by default start values by ``seed``.
     links : Mapping of str to Link, optional
@@ -77,7 +83,7 @@ class Oracle:
         seed: int = 0,
         *,
         partial_sums: Groups | None = None,
-        row_ranges: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+        blocks: Mapping[str, Sequence[Block]] | None = None,
         trained: tuple[Parameters, Mapping[str, TableRows]] | None = None,
         links: Mapping[str, Link] | None = None,
     ) -> None:
@@ -92,7 +98,7 @@ class Oracle:
         #: Gradients of the latest step with respect to each operator's output, where one is needed.
         self.d_outputs: dict[str, Floats] = {}
         self._groups = _checked_groups(model, partial_sums or {})
-        self._row_ranges = dict(row_ranges or {})
+        self._blocks = dict(blocks or {})
         self._links = dict(links or {})
         self._kernels: dict[int, dict[str, Kernel]] = {}
 
@@ -139,11 +145,14 @@ class Oracle:
 
     def update_tables(self, batch: Batch) -> None:
         """Apply the gradients of pooled embeddings that ``backward`` of the same batch left."""
-        rate = self.model.learning_rate
-        for op in self.model.graph:
-            if op.kind is Kind.LOOKUP and op.name in self.d_outputs:
-                ids, weights = batch.ids[op.table], batch.weights.get(op.table)
-                update_rows(self.tables[op.table], ids, self.d_outputs[op.name], rate, weights)
+        for table, features in self.model.readers.items():
+            reads = [self._read(feature, batch) for feature in features if feature.name in self.d_outputs]
+            if reads:
+                update_rows(self.tables[table], reads, self.model.learning_rate)
+
+    def _read(self, feature: EmbeddingTable, batch: Batch) -> Read:
+        name, mean = feature.name, feature.pooling == "mean"
+        return Read(batch.ids[name], self.d_outputs[name], batch.weights.get(name), mean)
 
     def logits(self, batch: Batch, *, linked: bool = True) -> Floats:
         """Return the logits that go into the loss, (B,), a copy; without what links do if they are to be left out."""
@@ -202,13 +211,19 @@ class Oracle:
         return _sum(sums) if sums else None
 
     def _pooled(self, op: Operator, batch: Batch) -> Floats:
-        """Return the pooled embeddings of one table, (B, dim)."""
-        held, ids, weights = self.tables[op.table], batch.ids[op.table], batch.weights.get(op.table)
-        ranges = self._row_ranges.get(op.table, [(0, len(held.rows))])
-        partial = np.empty((len(ranges), batch.places, held.table.dim), np.float32)
-        for out, (begin, end) in zip(partial, ranges, strict=True):
-            pool_rows(TableRows(held.table, begin, held.rows[begin:end], _NOTHING), ids, weights, out)
-        return _sum(list(partial))
+        """Return the pooled embeddings of one feature, (B, dim)."""
+        held, ids, weights = self.tables[op.table], batch.ids[op.name], batch.weights.get(op.name)
+        mean, parts = self.model.feature[op.name].pooling == "mean", dict[Span, list[Floats]]()
+        for begin, end, columns in self._blocks.get(op.table, [(0, len(held.rows), (0, held.table.dim))]):
+            rows = np.ascontiguousarray(held.rows[begin:end, slice(*columns)])
+            parts.setdefault(columns, []).append(np.empty((batch.places, rows.shape[1]), np.float32))
+            pool(rows, begin, ids, parts[columns][-1], weights, mean=mean)
+        if len(parts) == 1:
+            return _sum(next(iter(parts.values())))
+        total = np.empty((batch.places, held.table.dim), np.float32)
+        for columns, found in parts.items():
+            add_into(total[:, slice(*columns)], found)
+        return total
 
     def _kernels_for(self, size: int) -> dict[str, Kernel]:
         """Return the kernels for a batch size, made when first needed."""

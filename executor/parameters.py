@@ -1,7 +1,7 @@
 """Where parameters live, how they are laid out and what they start from.
 
 Each operator has ONE flat float32 buffer (so that an all-reduce, an elastic exchange or shared memory takes the buffer
-as it is) and, if the optimizer keeps state, one more of the same size. A range of a table's rows is a
+as it is) and, if the optimizer keeps state, one more of the same size. A range of a table's rows and columns is a
 :class:`TableRows`. Knows nothing of gradients, messages or processes; buffers come from a factory of the caller.
 """
 
@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from executor.arrays import BufferFactory, Floats, UnsupportedModel, generator, private_buffer
 from problem.graph import Kind, Operator
 from problem.model import STATE_PER_ELEMENT, STATE_PER_ROW, EmbeddingTable, Model
 
 DENSE_OPTIMIZERS = ("sgd", "adagrad")
-TABLE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad")
+TABLE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 
 #: Rows that are drawn together. Part of the meaning of a seed: another value gives other numbers.
 BLOCK_ROWS = 4096
@@ -165,7 +166,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows ``row_begin`` to ``row_begin + len(rows)`` of a table, with their optimizer state.
+    """Rows ``row_begin`` to ``row_begin + len(rows)`` of some columns of a table, with their optimizer state.
 
     Parameters
     ----------
@@ -173,29 +174,52 @@ class TableRows:
         The table.
     row_begin : int
         First row held.
-    rows : ndarray of float32, shape (rows, dim)
-        The embeddings.
+    rows : ndarray of float32, shape (rows, width)
+        The columns held of the embeddings.
     state : ndarray of float32
-        Optimizer state: (rows, dim) for ``adagrad``, (rows,) for ``rowwise_adagrad``, (0,) for ``sgd``.
+        Optimizer state: (rows, width) for ``adagrad``; (rows,) for ``rowwise_adagrad``, one scalar for each row *and* column
+        shard; (2, rows, width) for ``adam``, the first moments and the second; (0,) for ``sgd``.
+    updates : ndarray of int64, shape (1,)
+        How often the shard was updated (counted for ``adam`` alone, whose bias correction needs it).
+    column_begin : int
+        First column held.
     """
 
     table: EmbeddingTable
     row_begin: int
     rows: Floats
     state: Floats
+    updates: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    column_begin: int = 0
+
+    @property
+    def row_end(self) -> int:
+        """Last row held, plus one."""
+        return self.row_begin + len(self.rows)
+
+    @property
+    def columns(self) -> slice:
+        """Columns of the table that are held."""
+        return slice(self.column_begin, self.column_begin + self.rows.shape[1])
 
     def initialise(self, seed: int) -> None:
         """Set rows to their start value (:func:`initialise_rows`), state to zero."""
-        initialise_rows(self.table, seed, self.row_begin, self.rows)
+        initialise_rows(self.table, seed, self.row_begin, self.rows, self.column_begin)
         self.state.fill(0.0)
+        self.updates.fill(0)
 
 
 def allocate_rows(
-    table: EmbeddingTable, row_begin: int, row_end: int, factory: BufferFactory = private_buffer
+    table: EmbeddingTable,
+    row_begin: int,
+    row_end: int,
+    factory: BufferFactory = private_buffer,
+    columns: tuple[int, int] | None = None,
 ) -> TableRows:
     """Return memory for rows ``row_begin`` to ``row_end`` (exclusive) of a table and for their optimizer state.
 
-    The factory is called as ``factory("t3[0:100]", n)`` and, if there is state, ``factory("t3[0:100].state", n)``.
+    The factory is called as ``factory("t3[0:100]", n)`` and, if there is state, ``factory("t3[0:100].state", n)``; for adam
+    also ``factory("t3[0:100].updates", 2)``, whose 8 bytes are a counter. ``columns`` (begin, end) are all by default.
 
     Raises
     ------
@@ -203,22 +227,26 @@ def allocate_rows(
         If the table's optimizer is not implemented.
     """
     _check_optimizer(f"table {table.name!r}", table.optimizer, TABLE_OPTIMIZERS)
-    count, name = row_end - row_begin, f"{table.name}[{row_begin}:{row_end}]"
-    rows = factory(name, count * table.dim).reshape(count, table.dim)
-    state: Floats = np.zeros(0, np.float32)
-    if STATE_PER_ELEMENT[table.optimizer]:
-        state = factory(f"{name}.state", count * table.dim).reshape(count, table.dim)
+    begin, end = columns or (0, table.dim)
+    count, width, name = row_end - row_begin, end - begin, f"{table.name}[{row_begin}:{row_end}]"
+    rows = factory(name, count * width).reshape(count, width)
+    state, updates = np.zeros(0, np.float32), np.zeros(1, np.int64)
+    if per_element := STATE_PER_ELEMENT[table.optimizer]:
+        shape = (count, width) if per_element == 1 else (per_element, count, width)
+        state = factory(f"{name}.state", math.prod(shape)).reshape(shape)
     elif STATE_PER_ROW[table.optimizer]:
         state = factory(f"{name}.state", count)
-    return TableRows(table, row_begin, rows, state)
+    if table.optimizer == "adam":
+        updates = factory(f"{name}.updates", 2).view(np.int64)
+    return TableRows(table, row_begin, rows, state, updates, begin)
 
 
-def initialise_rows(table: EmbeddingTable, seed: int, row_begin: int, out: Floats) -> None:
-    """Write the start value of rows ``row_begin`` to ``row_begin + len(out)`` of a table into ``out`` (rows, dim).
+def initialise_rows(table: EmbeddingTable, seed: int, row_begin: int, out: Floats, column_begin: int = 0) -> None:
+    """Write the start value of rows ``row_begin`` to ``row_begin + len(out)`` of a table into ``out`` (rows, width).
 
     Uniform between -1/sqrt(rows) and 1/sqrt(rows) of the whole table (``create_emb`` of facebookresearch/dlrm,
     dlrm_s_pytorch.py). Each block of :data:`BLOCK_ROWS` rows has its own generator, keyed by seed, table name and
-    block, so that any range of rows gets the values it has in the whole table.
+    block, so that any range of rows, and of columns from ``column_begin`` on, gets the values it has in the whole table.
     """
     bound = np.float32(1.0 / math.sqrt(table.rows))
     scratch = np.empty((BLOCK_ROWS, table.dim), np.float32)
@@ -228,5 +256,6 @@ def initialise_rows(table: EmbeddingTable, seed: int, row_begin: int, out: Float
         generator(seed, "table", table.name, block).random(dtype=np.float32, out=scratch)
         begin, end = max(row_begin, start), min(row_end, start + BLOCK_ROWS)
         chosen = out[begin - row_begin : end - row_begin]
-        np.multiply(scratch[begin - start : end - start], 2 * bound, out=chosen)
+        columns = slice(column_begin, column_begin + out.shape[1])
+        np.multiply(scratch[begin - start : end - start, columns], 2 * bound, out=chosen)
         chosen -= bound

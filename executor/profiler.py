@@ -28,7 +28,7 @@ from executor.supervisor import supervise
 from executor.transport import Array, Channel, Layout, keep_only, shared_array
 from placement.plan import DP, Plan, Shard
 from problem.cluster import Node
-from problem.graph import Kind, Operator
+from problem.graph import Graph, Kind, Operator
 from problem.local import fingerprint, this_node
 from problem.model import EmbeddingTable, Model
 from programs.instructions import Compute, Instruction, Lookup, Metric, NextBatch, Update
@@ -47,11 +47,19 @@ Watch = Callable[[str], None]
 
 
 def in_context_plan(model: Model, batch: int, machine: Node) -> Plan:
-    """Return the plan that is measured: everything on one rank, each table on a server of its own."""
+    """Return the plan that is measured: everything on one rank, each feature's table on a server of its own."""
+    model = unshared(model)
     tags = {op.name: DP for op in model.graph if op.kind is not Kind.LOOKUP}
     shards = tuple(Shard(table.name, i, 0, table.rows) for i, table in enumerate(model.tables))
     servers = tuple(replace(machine, name=f"server-{i}") for i in range(len(model.tables)))
     return Plan(model, ((replace(machine, name="node-0"),),), servers, batch, tags, shards)
+
+
+def unshared(model: Model) -> Model:
+    """Return the model with a table for every feature, so that each is measured by itself."""
+    tables = tuple(replace(feature, shares="") for feature in model.feature.values())
+    operators = tuple(replace(op, table=op.name) if op.kind is Kind.LOOKUP else op for op in model.graph)
+    return replace(model, graph=Graph(operators), tables=tables, shared=()) if model.shared else model
 
 
 def measure_model(
@@ -82,7 +90,9 @@ def measure_model(
     for batch in chosen:
         if watch is not None:
             watch(f"{model.name}, batch {batch}")
-        loop = Loopback(in_context_plan(model, batch, machine), SyntheticStream(model, 0), WARMUP_STEPS + steps)
+        loop = Loopback(
+            in_context_plan(model, batch, machine), SyntheticStream(unshared(model), 0), WARMUP_STEPS + steps
+        )
         for step in range(loop.steps):
             loop.run_step(step)
         points += _measurements(loop)
@@ -123,7 +133,7 @@ def measure_machine(
         profile = replace(profile, measurements=profile.measurements + more.measurements)
     if watch is not None:
         watch("messages")
-    subjects: list[Operator | EmbeddingTable] = [s for m in (model, *extra) for s in (*m.graph, *m.tables)]
+    subjects: list[Operator | EmbeddingTable] = [s for m in (model, *extra) for s in (*m.graph, *m.feature.values())]
     return with_messages(profile).fitted(subjects)
 
 

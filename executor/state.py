@@ -120,7 +120,7 @@ def allocate_state(plan: Plan, memory: Callable[[Home], BufferFactory] = lambda 
         for node in range(plan.group_size)
     }
     rows = tuple(
-        allocate_rows(plan.model.table[s.table], s.row_begin, s.row_end, memory(server_home(s.server)))
+        allocate_rows(plan.model.table[s.table], s.row_begin, s.row_end, memory(server_home(s.server)), s.columns)
         if s.rows
         else None
         for s in plan.shards
@@ -237,8 +237,7 @@ def _gather_rows(model: Model, state: JobState) -> dict[str, TableRows]:
     tables = {table.name: allocate_rows(table, 0, table.rows) for table in model.tables}
     for shard in state.rows:
         if shard is not None:
-            end = shard.row_begin + len(shard.rows)
-            tables[shard.table.name].rows[shard.row_begin : end] = shard.rows
+            tables[shard.table.name].rows[shard.row_begin : shard.row_end, shard.columns] = shard.rows
     return tables
 
 

@@ -21,7 +21,8 @@ from threadpoolctl import threadpool_limits
 from executor.arrays import Floats
 from executor.data import SyntheticStream
 from executor.kernels import make_kernel
-from executor.kernels_sparse import pool, update_rows
+from executor.kernels_rows import Read, update_rows
+from executor.kernels_sparse import pool
 from executor.oracle import Oracle
 from executor.parameters import TableRows
 from experiments import torch_reference
@@ -136,7 +137,7 @@ def _embedding_cases(
 
     def train(number: int) -> None:
         pool(held.rows, 0, ids[number % len(ids)], out)
-        update_rows(held, ids[number % len(ids)], gradient, RATE)
+        update_rows(held, [Read(ids[number % len(ids)], gradient)], RATE)
 
     ours = (lambda number: pool(held.rows, 0, ids[number % len(ids)], out)), train
     theirs = torch_reference.embedding_calls(torch, held.rows, ids, RATE) if torch else None

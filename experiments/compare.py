@@ -178,7 +178,7 @@ class _Costs:
 
 def measure_at(model: Model, batch: int) -> Profile:
     """Measure a model at one batch size, and messages."""
-    return with_messages(measure_model(model, [batch])).fitted([*model.graph, *model.tables])
+    return with_messages(measure_model(model, [batch])).fitted([*model.graph, *model.feature.values()])
 
 
 def _round(plan: Plan, costs: CostTable, steps: int) -> Round:

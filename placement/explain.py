@@ -11,8 +11,9 @@ from typing import Any
 
 from cost_models.costs import CostTable
 from placement.evaluate import RESOURCES, Evaluation, NodeLoad, evaluate
-from placement.group import GroupProblem, server_links, split_tables
+from placement.group import GroupProblem, server_links
 from placement.plan import Plan
+from placement.shares import split_features
 from problem.cluster import Node
 
 
@@ -95,7 +96,7 @@ def problem_of(plan: Plan, costs: CostTable, group: int = 0) -> GroupProblem:
         plan.hogwild,
         plan.ranks,
         servers=server_links(plan.model, plan.batch, plan.servers, plan.shards, costs),
-        split_tables=split_tables(plan.shards),
+        split_tables=split_features(plan.model, plan.shards),
         groups=len(plan.groups),
         sync=plan.sync,
         sync_servers=plan.sync_servers,

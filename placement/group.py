@@ -14,6 +14,7 @@ from functools import cached_property
 from cost_models.costs import CostTable, PhaseCost
 from cost_models.memory import ids_bytes, pooled_bytes, shard_in_flight_bytes, tensor_bytes
 from placement.plan import Shard, Sync, Tag
+from placement.shares import shard_cost
 from problem.cluster import Node
 from problem.model import Model
 
@@ -27,7 +28,7 @@ class ServerLink:
     node : Node
         The machine.
     tables : tuple of str
-        Tables with rows on it, in shard order.
+        Features of the tables with rows on it, in shard order.
     ids_bytes, pooled_bytes : int
         Bytes of the request (ids) and of the answer (pooled rows; the gradient has as many).
     lookup, update : PhaseCost
@@ -64,8 +65,9 @@ class GroupProblem:
         Tags that the user has decided, by operator (see ``candidates.resolve_pins``).
     servers : tuple of ServerLink
         Embedding servers that hold shards.
-    split_tables : Mapping of str to int
-        Number of servers of each table that is on more than one.
+    split_tables : Mapping of str to float
+        Of each feature whose pooled tensor comes in parts, how often it is gone through to put them together
+        (``shares.passes``).
     groups : int
         Groups that share the servers; each loads them equally.
     sync : Sync or None
@@ -82,7 +84,7 @@ class GroupProblem:
     ranks: int = 1
     pins: Mapping[str, Tag] = field(default_factory=dict)
     servers: tuple[ServerLink, ...] = ()
-    split_tables: Mapping[str, int] = field(default_factory=dict)
+    split_tables: Mapping[str, float] = field(default_factory=dict)
     groups: int = 1
     sync: Sync | None = None
     sync_servers: tuple[Node, ...] = ()
@@ -143,7 +145,7 @@ class GroupProblem:
 
     @cached_property
     def links_of(self) -> Mapping[str, tuple[int, ...]]:
-        """Numbers of the servers that hold rows of each table, rising."""
+        """Numbers of the servers that hold rows for each feature, rising."""
         found: dict[str, list[int]] = {}
         for number, link in enumerate(self.servers):
             for table in link.tables:
@@ -152,8 +154,8 @@ class GroupProblem:
 
     @cached_property
     def ids_bytes(self) -> int:
-        """Bytes of the ids of all tables for one batch."""
-        return sum(ids_bytes(table, self.batch) for table in self.model.tables)
+        """Bytes of the ids of all features for one batch."""
+        return sum(ids_bytes(feature, self.batch) for feature in self.model.feature.values())
 
     def bytes_of(self, name: str) -> int:
         """Bytes of an operator's output for one batch."""
@@ -185,7 +187,7 @@ def server_links(
     nodes : tuple of Node
         Server machines, by number.
     shards : tuple of Shard
-        Row ranges; a shard takes its table's work in proportion to its rows.
+        Parts of the tables (``shares.shard_cost`` says how much of the work each takes).
     costs : CostTable
         Costs of the job; servers of another kind scale them.
     """
@@ -198,23 +200,16 @@ def server_links(
 
 
 def _link(model: Model, batch: int, node: Node, shards: list[Shard], costs: CostTable) -> ServerLink:
-    names = tuple(dict.fromkeys(shard.table for shard in shards))
-    lookup, update, held, session = PhaseCost(), PhaseCost(), 0, 0
-    for shard in shards:
-        table, cost = model.table[shard.table], costs.tables[shard.table]
-        share = shard.rows / table.rows
-        lookup, update = lookup + cost.lookup.scaled(share), update + cost.update.scaled(share)
-        held += shard.rows * table.bytes_per_row
-        session += shard_in_flight_bytes(table, batch)
-    ids = sum(ids_bytes(model.table[name], batch) for name in names)
-    pooled = sum(pooled_bytes(model.table[name], batch) for name in names)
+    lookup, update, session = PhaseCost(), PhaseCost(), 0
+    reads = [(shard, feature) for shard in shards for feature in model.readers[shard.table]]
+    for shard, feature in reads:
+        cost = costs.tables[feature.name]
+        lookup = lookup + shard_cost(cost.lookup, feature, shard)
+        update = update + shard_cost(cost.update, feature, shard)
+        session += shard_in_flight_bytes(feature, batch, shard.width(feature))
+    names = tuple(dict.fromkeys(feature.name for _, feature in reads))
+    parts = {(feature.name, shard.span(feature)): shard.width(feature) for shard, feature in reads}
+    held = sum(shard.bytes(model.table[shard.table]) for shard in shards)
+    ids = sum(ids_bytes(model.feature[name], batch) for name in names)
+    pooled = sum(pooled_bytes(model.feature[name], batch, width) for (name, _), width in parts.items())
     return ServerLink(node, names, ids, pooled, lookup, update, held, session)
-
-
-def split_tables(shards: tuple[Shard, ...]) -> dict[str, int]:
-    """Return, for each table with rows on more than one server, on how many."""
-    found: dict[str, set[int]] = {}
-    for shard in shards:
-        if shard.rows:
-            found.setdefault(shard.table, set()).add(shard.server)
-    return {name: len(servers) for name, servers in found.items() if len(servers) > 1}

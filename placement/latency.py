@@ -173,8 +173,8 @@ class _Session:
             if number in self.pooled:
                 self.nodes[self.rank] = max(self.nodes[self.rank], self.pooled.pop(number))
                 self._spend(self.rank, self.costs.message.receive(self.problem.servers[number].pooled_bytes))
-        parts = self.problem.split_tables.get(table, 1)
-        self._spend(self.rank, (parts - 1) * self.costs.sum_seconds_per_byte * self.problem.bytes_of(table))
+        passes = self.problem.split_tables.get(table, 0.0)
+        self._spend(self.rank, passes * self.costs.sum_seconds_per_byte * self.problem.bytes_of(table))
 
     def _push_ready(self, op: Operator) -> None:
         """Push the gradients of tables whose last consumer was ``op``, once those of a server are complete."""

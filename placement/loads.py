@@ -159,9 +159,9 @@ def _add_fixed(total: Tally, rank: int, times: int) -> None:
     total.memory[rank] += times * problem.hogwild * problem.ids_bytes
     for link in problem.servers:
         _add_pull(total, link, rank, times)
-    for table, parts in problem.split_tables.items():
-        total.core["compute"][rank] += times * (parts - 1) * costs.sum_seconds_per_byte * problem.bytes_of(table)
-        total.memory[rank] += times * problem.hogwild * problem.bytes_of(table)
+    for feature, passes in problem.split_tables.items():
+        total.core["compute"][rank] += times * passes * costs.sum_seconds_per_byte * problem.bytes_of(feature)
+        total.memory[rank] += times * problem.hogwild * problem.bytes_of(feature)
 
 
 def _add_tensor(total: Tally, tags: Mapping[str, Tag], op: Operator, rank: int, times: int) -> None:

@@ -8,7 +8,6 @@ gives it meaning; both read only this. Costs and predictions travel beside the p
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -17,26 +16,46 @@ from placement.codecs import EXCHANGE, check_codec
 from placement.errors import InvalidPlan
 from problem.cluster import Node
 from problem.graph import Kind
-from problem.model import Model
+from problem.model import EmbeddingTable, Model
 
 #: Tag of a data-parallel operator. An MP operator's tag is the index of its node in the group.
 DP: Literal["dp"] = "dp"
 Tag = int | Literal["dp"]
+#: Columns of a table, begin and end (exclusive).
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Rows ``row_begin`` to ``row_end`` (exclusive) of a table, on embedding server number ``server``."""
+    """Rows ``row_begin`` to ``row_end`` (exclusive) of a table, on embedding server number ``server``.
+
+    ``columns`` (begin, end) are those of a strip; None stands for all columns. The columns of a table are cut first, then
+    the rows of each strip: strips tile the columns, the shards of a strip its rows.
+    """
 
     table: str
     server: int
     row_begin: int
     row_end: int
+    columns: tuple[int, int] | None = None
 
     @property
     def rows(self) -> int:
         """Number of rows; may be 0."""
         return self.row_end - self.row_begin
+
+    def span(self, table: EmbeddingTable) -> Span:
+        """Columns, begin and end."""
+        return self.columns or (0, table.dim)
+
+    def width(self, table: EmbeddingTable) -> int:
+        """Number of columns."""
+        begin, end = self.span(table)
+        return end - begin
+
+    def bytes(self, table: EmbeddingTable) -> int:
+        """Bytes of the rows with their optimizer state."""
+        return self.rows * table.row_bytes(self.width(table))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +121,7 @@ class Plan:
     tags : Mapping of str to Tag
         For every operator but the LOOKUPs: ``"dp"`` or the index of a node in the group.
     shards : tuple of Shard
-        Row ranges of the tables on the servers; they tile every table.
+        Parts of the tables on the servers; they tile every table.
     sync : Sync or None
         How groups are kept together; None with one group.
     synchronous : bool
@@ -224,21 +243,39 @@ def _check_tags(plan: Plan) -> None:
 
 
 def _check_shards(plan: Plan) -> None:
-    ranges: dict[str, list[Shard]] = defaultdict(list)
+    strips: dict[str, dict[Span, list[Shard]]] = {table.name: {} for table in plan.model.tables}
     for shard in plan.shards:
         if shard.table not in plan.model.table:
             raise InvalidPlan(f"shard of {shard.table!r}: the model has no such table")
         if not 0 <= shard.server < len(plan.servers):
             raise InvalidPlan(f"shard of {shard.table!r}: server {shard.server}: the plan has {len(plan.servers)}")
-        ranges[shard.table].append(shard)
+        strips[shard.table].setdefault(shard.span(plan.model.table[shard.table]), []).append(shard)
     for table in plan.model.tables:
-        position = 0
-        for shard in sorted(ranges[table.name], key=lambda s: (s.row_begin, s.row_end)):
-            if shard.row_begin != position or shard.row_end < shard.row_begin:
-                raise InvalidPlan(f"table {table.name!r}: rows from {position} on are not placed exactly once")
-            position = shard.row_end
-        if position != table.rows:
-            raise InvalidPlan(f"table {table.name!r}: {table.rows - position} of {table.rows} rows are not placed")
+        _check_columns(table, sorted(strips[table.name]))
+        for (begin, end), shards in strips[table.name].items():
+            where = f"table {table.name!r}" + ("" if (begin, end) == (0, table.dim) else f", columns {begin} to {end}")
+            _check_rows(where, table.rows, shards)
+
+
+def _check_columns(table: EmbeddingTable, spans: list[Span]) -> None:
+    position = 0
+    for begin, end in spans:
+        if begin != position or end <= begin:
+            raise InvalidPlan(f"table {table.name!r}: columns from {position} on are not placed exactly once")
+        position = end
+    if position != table.dim:
+        wrong = f"{table.rows} of {table.rows} rows" if not spans else f"columns {position} to {table.dim}"
+        raise InvalidPlan(f"table {table.name!r}: {wrong} are not placed")
+
+
+def _check_rows(where: str, rows: int, shards: list[Shard]) -> None:
+    position = 0
+    for shard in sorted(shards, key=lambda s: (s.row_begin, s.row_end)):
+        if shard.row_begin != position or shard.row_end < shard.row_begin:
+            raise InvalidPlan(f"{where}: rows from {position} on are not placed exactly once")
+        position = shard.row_end
+    if position != rows:
+        raise InvalidPlan(f"{where}: {rows - position} of {rows} rows are not placed")
 
 
 def _check_codecs(plan: Plan) -> None:

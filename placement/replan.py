@@ -48,7 +48,7 @@ class Previous:
         """
         for what, mine, theirs in (
             ("operators", [op.name for op in model.graph], [op.name for op in self.plan.model.graph]),
-            ("tables", list(model.tables), list(self.plan.model.tables)),
+            ("tables", list(model.feature.values()), list(self.plan.model.feature.values())),
         ):
             if mine != theirs:
                 different = next((b for a, b in zip(mine, theirs, strict=False) if a != b), len(theirs))
@@ -104,12 +104,21 @@ class Previous:
 
     @cached_property
     def rows(self) -> Mapping[tuple[str, str], Rows]:
-        """Rows by table and machine."""
+        """Rows by table and machine, of tables whose columns are together."""
         found: dict[tuple[str, str], Rows] = {}
-        for shard in self.plan.shards:
+        for shard in (shard for shard in self.plan.shards if shard.columns is None):
             key = (shard.table, self.plan.servers[shard.server].name)
             begin, end = found.get(key, (shard.row_begin, shard.row_end))
             found[key] = min(begin, shard.row_begin), max(end, shard.row_end)
+        return found
+
+    @cached_property
+    def shards_on(self) -> Mapping[tuple[str, str], tuple[Shard, ...]]:
+        """Shards by table and machine."""
+        found: dict[tuple[str, str], tuple[Shard, ...]] = {}
+        for shard in self.plan.shards:
+            key = (shard.table, self.plan.servers[shard.server].name)
+            found[key] = (*found.get(key, ()), shard)
         return found
 
     @cached_property
@@ -156,13 +165,19 @@ class Previous:
         return found
 
     def aligned(self, servers: Sequence[Node], shards: Sequence[Shard]) -> tuple[Shard, ...]:
-        """Return shards of the same sizes on the same servers, the rows so ordered that most stay where they are."""
+        """Return shards of the same sizes on the same servers, the rows so ordered that most stay where they are.
+
+        Tables whose columns are cut are left as they are.
+        """
         of: dict[str, list[Shard]] = {}
         for shard in shards:
             of.setdefault(shard.table, []).append(shard)
         found: list[Shard] = []
         for table, parts in of.items():
             begin = 0
+            if any(shard.columns for shard in parts):
+                found += parts
+                continue
             for shard in self._in_order(table, parts, servers):
                 found.append(Shard(table, shard.server, begin, begin + shard.rows))
                 begin += shard.rows
@@ -180,11 +195,16 @@ class Previous:
 
     def moved_rows_bytes(self, servers: Sequence[Node], shards: Sequence[Shard]) -> int:
         """Return the bytes of rows, with their state, that are on a server which did not hold them."""
-        total = 0
-        for shard in shards:
-            begin, end = self.rows.get((shard.table, servers[shard.server].name), (0, 0))
-            kept = max(0, min(end, shard.row_end) - max(begin, shard.row_begin))
-            total += (shard.rows - kept) * self.plan.model.table[shard.table].bytes_per_row
+        return sum(self._moved(shard, servers[shard.server].name) for shard in shards)
+
+    def _moved(self, shard: Shard, machine: str) -> int:
+        table = self.plan.model.table[shard.table]
+        total, (begin, end) = shard.bytes(table), shard.span(table)
+        for held in self.shards_on.get((shard.table, machine), ()):
+            first, last = held.span(table)
+            rows = max(0, min(held.row_end, shard.row_end) - max(held.row_begin, shard.row_begin))
+            width = max(0, min(end, last) - max(begin, first))
+            total -= rows * table.row_bytes(width) if width else 0
         return total
 
     # ---- operators

@@ -20,7 +20,7 @@ from placement.candidates import resolve_pins
 from placement.diagnose import no_fit
 from placement.errors import ConstraintsConflict, DoesNotFit, PlacementError
 from placement.evaluate import Evaluation, evaluate
-from placement.group import GroupProblem, server_links, split_tables
+from placement.group import GroupProblem, server_links
 from placement.nets import Contracted
 from placement.outcome import Outcome, Solved, distinct, job_value
 from placement.plan import DP, Plan, Shard, Tag
@@ -28,6 +28,7 @@ from placement.replan import Previous
 from placement.result import PlacementResult
 from placement.shapes import THREADS_PER_CORE, Shape, Shapes, SolveOptions, default_threads, sync_of, usable
 from placement.sharding import ShardingOptions, shard_tables
+from placement.shares import split_features
 from placement.solve import PRECISION, GroupSolution, Limits, solve_group
 from placement.table_rules import resolve_rules
 from problem.cluster import Cluster
@@ -266,7 +267,7 @@ class _Search:
                 shape.ranks,
                 self.options.pins,
                 links,
-                split_tables(shards),
+                split_features(self.model, shards),
                 len(shape.groups),
                 sync_of(self.options, len(shape.groups)),
                 shape.sync_servers,

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from problem.errors import BadInput
 from problem.graph import FLOAT_BYTES, Graph, GraphError, Kind, Operator, Work
 from problem.model import DTYPE_BYTES, STATE_PER_ELEMENT, STATE_PER_ROW, EmbeddingTable, Model
-from problem.schema import ModelSpec, TableSpec
+from problem.schema import ModelSpec
+from problem.tables import expand_shared, expand_tables
 
 
 def linear(
@@ -63,7 +64,7 @@ def dense_update(parameters: int, optimizer: str) -> Work:
 
 
 def lookup(table: EmbeddingTable) -> Operator:
-    """Return the pooled lookup of ``table``: L ids per sample, rows of D elements.
+    """Return the pooled lookup of ``table`` (or of a feature that shares one): L ids per sample, rows of D elements.
 
     Forward: L*D additions (and as many multiplications if weighted), reads L rows and writes the pooled vector. Update: L*D
     multiply-adds, reads the pooled gradient, reads and writes L rows and their optimizer state. There is no backward: a
@@ -77,7 +78,7 @@ def lookup(table: EmbeddingTable) -> Operator:
         name=table.name,
         kind=Kind.LOOKUP,
         width=table.dim,
-        table=table.name,
+        table=table.storage,
         forward=Work(elements * (2 if table.pooling == "weighted" else 1), row_bytes + pooled),
         update=Work(2 * elements, 2 * (row_bytes + FLOAT_BYTES * state) + pooled),
     )
@@ -230,8 +231,9 @@ def expand_model(spec: ModelSpec, source: str) -> Model:
     """
     _check(spec, source)
     tables = expand_tables(spec, source)
+    shared = expand_shared(spec, tables, source)
     bottom = _bottom(spec, source)
-    lookups = [lookup(table) for table in tables]
+    lookups = [lookup(feature) for feature in (*tables, *shared)]
     projections = _projections(spec, lookups)
     vectors = [*bottom[-1:], *(projections.get(op.name, op) for op in lookups)]
     between = _interaction(spec, source, vectors)
@@ -252,42 +254,7 @@ def expand_model(spec: ModelSpec, source: str) -> Model:
         optimizer=spec.optimizer,
         spec=spec.model_dump(mode="json", exclude_defaults=True) | {"kind": spec.kind},
         notes=spec.notes + _notes(spec),
-    )
-
-
-def expand_tables(spec: ModelSpec, source: str) -> tuple[EmbeddingTable, ...]:
-    """Return the tables with counts written out, defaults filled in and rows capped at ``max_rows``.
-
-    Raises
-    ------
-    BadInput
-        When a table has no dim and the model no ``embedding_dim``, or two tables have one name.
-    """
-    tables = tuple(_table(spec, entry, i, source) for entry in spec.tables for i in range(entry.count))
-    names = [table.name for table in tables]
-    twice = next((name for name, later in zip(sorted(names), sorted(names)[1:], strict=False) if name == later), None)
-    if twice is not None:
-        raise BadInput(source, "tables", twice, "distinct table names")
-    return tables
-
-
-def _table(spec: ModelSpec, entry: TableSpec, index: int, source: str) -> EmbeddingTable:
-    dim = entry.dim or spec.embedding_dim
-    if dim is None:
-        raise BadInput(source, f"tables({entry.name}).dim", None, "a dim here, or embedding_dim for all tables")
-    if entry.max_ids is not None and entry.pooling_factor > entry.max_ids:
-        allowed = f"at least the mean, pooling_factor = {entry.pooling_factor:g}"
-        raise BadInput(source, f"tables({entry.name}).max_ids", entry.max_ids, allowed)
-    return EmbeddingTable(
-        name=entry.name if entry.count == 1 else f"{entry.name}_{index}",
-        rows=min(entry.rows, spec.max_rows or entry.rows),
-        dim=dim,
-        pooling_factor=entry.pooling_factor,
-        skew=spec.skew if entry.skew is None else entry.skew,
-        optimizer=entry.optimizer or spec.table_optimizer,
-        dtype=entry.dtype,
-        pooling=entry.pooling,
-        max_ids=entry.max_ids or 0,
+        shared=shared,
     )
 
 
@@ -349,7 +316,7 @@ def _notes(spec: ModelSpec) -> tuple[str, ...]:
     notes: list[str] = []
     if spec.bottom_mlp and not spec.dense_features:
         notes.append("no dense features: the bottom MLP is left out")
-    if spec.max_rows and any(entry.rows > spec.max_rows for entry in spec.tables):
+    if spec.max_rows and any((entry.rows or 0) > spec.max_rows for entry in spec.tables):
         notes.append(f"rows capped at {spec.max_rows:,}: ids above are hashed by modulo")
     return tuple(notes)
 

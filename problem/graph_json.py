@@ -27,11 +27,12 @@ from typing import Any
 from problem.cluster import Cluster, Node
 from problem.documents import Document
 from problem.errors import BadInput
-from problem.expand import expand_tables, lookup
+from problem.expand import lookup
 from problem.formats.content import Content
 from problem.graph import FLOAT_BYTES, Graph, GraphError, Kind, Operator, Work
 from problem.model import Model
 from problem.schema import MAX_BYTES, GraphSpec, ModelSpec, MsrEdge, MsrGraph, MsrNode, OperatorSpec, validate
+from problem.tables import expand_shared, expand_tables
 
 NOMINAL_RATE = 1_000_000_000
 """Bytes per second at which the milliseconds of a dnn-partitioning edge are turned into bytes, and back by the nodes of
@@ -73,9 +74,11 @@ def graph_model(spec: GraphSpec, source: str) -> Model:
     BadInput
         When a table has no dim, or a name is given twice.
     """
-    tables = expand_tables(ModelSpec(name=spec.name, dense_features=0, top_mlp=(1,), tables=spec.tables), source)
+    as_model = ModelSpec(name=spec.name, dense_features=0, top_mlp=(1,), tables=spec.tables)
+    tables = expand_tables(as_model, source)
+    shared = expand_shared(as_model, tables, source)
     try:
-        graph = Graph((*map(lookup, tables), *(_operator(op) for op in spec.operators)))
+        graph = Graph((*map(lookup, (*tables, *shared)), *(_operator(op) for op in spec.operators)))
         _check_read(graph)
     except GraphError as error:
         raise GraphError(f"{source}: {error}") from None
@@ -83,6 +86,7 @@ def graph_model(spec: GraphSpec, source: str) -> Model:
         name=spec.name,
         graph=graph,
         tables=tables,
+        shared=shared,
         batch=spec.batch,
         spec=spec.model_dump(mode="json", exclude_defaults=True),
         notes=spec.notes,

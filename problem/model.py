@@ -1,5 +1,8 @@
 """A model: the operator graph, the embedding tables and the training settings that come with it.
 
+A *feature* is what one LOOKUP operator reads: ids of its own, pooled from the rows of a table. Most tables have one
+feature, of the same name; a shared table has several. Memory belongs to tables, traffic to features.
+
 Pure data. How a model file is read is the business of ``problem.readers``; how a DLRM description becomes operators of
 ``problem.expand``.
 """
@@ -21,12 +24,12 @@ DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingTable:
-    """An embedding table and how it is read.
+    """An embedding table and how it is read by the feature of its name; or another feature that reads a shared table.
 
     Parameters
     ----------
     name : str
-        Unique name; its LOOKUP operator has the same name.
+        Unique name; the LOOKUP operator of the feature has the same name.
     rows, dim : int
         Shape of the table.
     pooling_factor : float
@@ -43,6 +46,9 @@ class EmbeddingTable:
     max_ids : int
         The most ids of a sample; samples have 0 to so many, ``pooling_factor`` on average. 0: every sample has
         ``pooling_factor`` ids, rounded.
+    shares : str
+        Of a feature that reads the rows of another table: the name of that table, whose rows, dim, optimizer and dtype it
+        repeats. Empty for a table of its own.
     """
 
     name: str
@@ -54,6 +60,12 @@ class EmbeddingTable:
     dtype: str = "fp32"
     pooling: str = "sum"
     max_ids: int = 0
+    shares: str = ""
+
+    @property
+    def storage(self) -> str:
+        """Name of the table whose rows are read."""
+        return self.shares or self.name
 
     @property
     def parameter_bytes(self) -> int:
@@ -63,8 +75,12 @@ class EmbeddingTable:
     @property
     def bytes_per_row(self) -> int:
         """Bytes of one row with its optimizer state (state is float32)."""
-        state = self.dim * STATE_PER_ELEMENT[self.optimizer] + STATE_PER_ROW[self.optimizer]
-        return self.dim * DTYPE_BYTES[self.dtype] + state * FLOAT_BYTES
+        return self.row_bytes(self.dim)
+
+    def row_bytes(self, width: int) -> int:
+        """Bytes of ``width`` columns of one row with their state; what is kept per row is kept by each column shard."""
+        state = width * STATE_PER_ELEMENT[self.optimizer] + STATE_PER_ROW[self.optimizer]
+        return width * DTYPE_BYTES[self.dtype] + state * FLOAT_BYTES
 
     @property
     def total_bytes(self) -> int:
@@ -99,9 +115,9 @@ class Model:
     name : str
         Name shown to the user.
     graph : Graph
-        Operators, one LOOKUP per table among them.
+        Operators, one LOOKUP per feature among them.
     tables : tuple of EmbeddingTable
-        Embedding tables.
+        Embedding tables, each with a feature of its name.
     batch : int
         Samples per Hogwild thread and step, unless the user says otherwise.
     learning_rate : float
@@ -112,6 +128,8 @@ class Model:
         The validated description, from which ``problem.readers.model_from_spec`` rebuilds the same model.
     notes : tuple of str
         Assumptions that were filled in, for printing.
+    shared : tuple of EmbeddingTable
+        Further features, each of which reads the rows of one of the tables (``EmbeddingTable.shares``).
     """
 
     name: str
@@ -122,11 +140,25 @@ class Model:
     optimizer: str = "sgd"
     spec: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     notes: tuple[str, ...] = ()
+    shared: tuple[EmbeddingTable, ...] = ()
 
     @cached_property
     def table(self) -> Mapping[str, EmbeddingTable]:
         """Tables by name."""
         return {table.name: table for table in self.tables}
+
+    @cached_property
+    def feature(self) -> Mapping[str, EmbeddingTable]:
+        """Features by name, in the order in which their ids are in a batch: those of tables first, then the others."""
+        return {feature.name: feature for feature in (*self.tables, *self.shared)}
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[EmbeddingTable, ...]]:
+        """Features of each table, in order: its own first. Gradients of a row are added in this order."""
+        found: dict[str, list[EmbeddingTable]] = {table.name: [] for table in self.tables}
+        for feature in self.feature.values():
+            found[feature.storage].append(feature)
+        return {name: tuple(features) for name, features in found.items()}
 
     @property
     def dense_state_per_parameter(self) -> int:

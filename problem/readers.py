@@ -81,12 +81,13 @@ def with_max_rows(model: Model, rows: int) -> Model:
     if not model.tables:
         return model
     if not model.spec:
-        return replace(model, tables=tuple(rows_capped(table, rows) for table in model.tables))
+        tables, shared = (tuple(rows_capped(t, rows) for t in part) for part in (model.tables, model.shared))
+        return replace(model, tables=tables, shared=shared)
     document = Document("model description", dict(model.spec))
     if "operators" in model.spec:
         graph = validate(GraphSpec, document)
-        tables = tuple(table.model_copy(update={"rows": min(table.rows, rows)}) for table in graph.tables)
-        return graph_model(graph.model_copy(update={"tables": tables}), document.source)
+        specs = [t.model_copy(update={"rows": min(t.rows, rows)}) if t.rows else t for t in graph.tables]
+        return graph_model(graph.model_copy(update={"tables": tuple(specs)}), document.source)
     return expand_model(capped(validate(ModelSpec, document), rows), document.source)
 
 

@@ -107,10 +107,11 @@ def _unknown_key(key: object, known: Mapping[str, Any]) -> str:
 
 
 class TableSpec(Schema):
-    """An embedding table, or ``count`` equal ones (named ``name_0``, ``name_1``, ...)."""
+    """An embedding table, or ``count`` equal ones (named ``name_0``, ``name_1``, ...), or a feature that shares a table."""
 
     name: Name = Field(description="name of the table")
-    rows: Count = Field(description="number of rows, at least 1")
+    rows: Count | None = Field(None, description="number of rows, at least 1")
+    shares: Name | None = None
     dim: Count | None = None
     pooling_factor: Number = 1.0
     skew: Number | None = None
@@ -119,6 +120,22 @@ class TableSpec(Schema):
     pooling: Literal["sum", "mean", "weighted"] = "sum"
     max_ids: Count | None = None
     count: Count = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rows_or_shares(cls, data: object) -> object:
+        if isinstance(data, Mapping) and not set(data) - set(cls.model_fields):
+            given = [key for key in ("rows", "dim", "optimizer", "dtype") if data.get(key) is not None]
+            if "shares" in data and given:
+                hint = (
+                    "nothing here: a feature that shares a table has the rows, dim, optimizer and dtype of that table"
+                )
+                raise PydanticCustomError("key", "{hint}", {"key": given[0], "hint": hint})
+            if "shares" not in data and "rows" not in data:
+                raise PydanticCustomError(
+                    "key", "{hint}", {"key": "rows", "hint": "required: number of rows, at least 1 (or shares)"}
+                )
+        return data
 
 
 class ModelSpec(Schema):

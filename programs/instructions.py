@@ -10,12 +10,14 @@ the set to prove that neither lacks one. An instruction names tensors; what they
 
 ==============  =========================================================================
 ``x``           output of operator x, (B, width) float32; for a LOOKUP the pooled embedding
-``x@ps2``       partial sum of pooled rows of table x, from server 2 (row-wise shards)
-``ids.x``       ids of table x, (B, ids_per_sample) int32, short bags filled up with -1
-``weights.x``   their weights, (B, ids_per_sample) float32; only of tables that pool by weight
+``x@ps2``       partial sum of pooled rows of feature x, from server 2 (row-wise shards)
+``x@0:8@ps2``   the same of columns 0 to 8 (column-wise shards)
+``ids.x``       ids of feature x, (B, ids_per_sample) int32, short bags filled up with -1
+``weights.x``   their weights, (B, ids_per_sample) float32; only of features that pool by weight
 ``d.x``         gradient of the loss with respect to x, complete at this place
 ``d.x <- c``    the part of it that comes from consumer c
 ``d.x@n1``      the part of it that comes from the consumers on node 1
+``d.x@0:8``     columns 0 to 8 of it; where ``d.x`` is, a view that needs no instruction of its own
 ==============  =========================================================================
 """
 
@@ -52,10 +54,11 @@ class NextBatch:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Pool the rows of the shards on this server: ``ids.x`` (and ``weights.x``) -> ``x`` or ``x@psN``.
+    """Pool the rows of the shards on this server: ``ids.x`` (and ``weights.x``) -> ``x``, ``x@psN`` or ``x@0:8@psN``.
 
-    ``shards`` are indices into ``Plan.shards``; ``outputs`` are the tensors produced, one per shard. Shards with the same
-    output (row ranges of one table that are on the same server) are added in order.
+    ``shards`` are indices into ``Plan.shards``; ``outputs`` are the tensors produced, one per shard; the shard of a table
+    that several features read is there once for each. Those with the same output (row ranges of one strip that are on the
+    same server) are added in order.
     """
 
     shards: tuple[int, ...]
@@ -103,7 +106,7 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Add parts, in the given order, into ``target`` (float32, ``bytes`` each)."""
+    """Add parts, in the given order, into ``target`` (float32, ``bytes``); parts of a strip into its columns."""
 
     target: str
     parts: tuple[str, ...]

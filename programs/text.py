@@ -79,7 +79,8 @@ def _names(names: Sequence[str]) -> str:
 
 def _shard(job: JobPrograms, index: int) -> str:
     shard = job.plan.shards[index]
-    return f"{shard.table}[{shard.row_begin}:{shard.row_end}]"
+    columns = "" if shard.columns is None else f", {shard.columns[0]}:{shard.columns[1]}"
+    return f"{shard.table}[{shard.row_begin}:{shard.row_end}{columns}]"
 
 
 def _describe_sync(step: SyncStep) -> str:

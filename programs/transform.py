@@ -9,7 +9,8 @@ The rules, each from the dossier on net transformation (Caffe2's ``insertCopies`
    sends one gradient back. The producer adds its own parts first, then those of the other places, in the order in which
    the backward pass reaches them (:func:`summation_order` tells the oracle the same order).
 3. Requests to the embedding servers leave first; pooled rows are received when the first consumer needs them; the
-   gradient for a server leaves as soon as that of its last table is complete. One message each per server.
+   gradient for a server leaves as soon as that of its last feature is complete. One message each per server. A server
+   gets and gives only the columns that it holds; the rank puts the parts of a pooled tensor together.
 4. DP gradients are all-reduced over the ranks, then every parameter is updated where it lives.
 5. With several groups, each node that holds parameters exchanges them with the sync servers, in the foreground
    (thread 0) or by a shadow worker.
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 
 from placement.codecs import ALL_REDUCE, EXCHANGE, POOLED, PUSH
 from placement.plan import DP, Plan
+from placement.shares import Part, parts_of
 from problem.graph import FLOAT_BYTES, Graph, Kind, Operator
 from programs.instructions import (
     AllReduce,
@@ -40,7 +42,7 @@ from programs.instructions import (
     SyncStep,
     Update,
 )
-from programs.wire import message_bytes, pushed_bytes, request_of
+from programs.wire import gradients_of, message_bytes, pushed_bytes, request_of, strip_name
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class _SessionBuilder:
         self.present: set[tuple[Place, str]] = set()  # tensors sent to a place and received there
         self.sent: set[str] = set()  # channels of forward tensors that have their Send
         self.parts: dict[tuple[str, Place], list[str]] = defaultdict(list)
-        self.split = _split_tables(plan)
+        self.pieces = parts_of(plan.model, plan.shards)
 
     def build(self) -> Session:
         self.code[self.rank].append(NextBatch())
@@ -148,7 +150,7 @@ class _SessionBuilder:
         for op in self.graph:
             if op.kind is not Kind.LOOKUP:
                 self._forward(op)
-        pending = {server: len(self._tables(server)) for server in self.servers}
+        pending = {server: len(self._features(server)) for server in self.servers}
         for op in backward_order(self.graph):
             if op.kind is Kind.LOOKUP:
                 self._push(op, pending)
@@ -180,44 +182,58 @@ class _SessionBuilder:
 
     # ---- embeddings
 
-    def _tables(self, server: Place) -> list[str]:
-        """Tables with rows on a server, each once, in plan order."""
-        return list(dict.fromkeys(shard.table for shard in self.plan.server_shards(server.index)))
+    def _features(self, server: Place) -> list[str]:
+        """Features that a server pools for, each once, in the order of its shards."""
+        tables = dict.fromkeys(shard.table for shard in self.plan.server_shards(server.index))
+        return [feature.name for table in tables for feature in self.plan.model.readers[table]]
 
-    def _partial(self, table: str, server: Place) -> str:
-        return f"{table}@{server}" if self.split[table] else table
+    def _pooled(self, feature: str, part: Part) -> str:
+        """Name of a part of a feature's pooled tensor: of the tensor itself, if it is the only part."""
+        table = self.plan.model.feature[feature]
+        if len(self.pieces[table.storage]) == 1:
+            return feature
+        (begin, end), server = part
+        strip = feature if end - begin == table.dim else strip_name(feature, (begin, end))
+        return f"{strip}@{Place(Role.SERVER, server)}"
+
+    def _parts(self, feature: str, server: Place | None = None) -> tuple[str, ...]:
+        """Names of the parts of a feature's pooled tensor, all of them or those of a server, in order."""
+        found = self.pieces[self.plan.model.feature[feature].storage]
+        return tuple(self._pooled(feature, part) for part in found if server is None or part[1] == server.index)
 
     def _request(self, server: Place) -> None:
-        tables, shards = self._tables(server), self.plan.shards
-        requests = tuple(name for table in tables for name in request_of(self.plan.model.table[table]))
+        plan, features = self.plan, self._features(server)
+        requests = tuple(name for feature in features for name in request_of(plan.model.feature[feature]))
         self._message(self.rank, server, "ids", requests)
-        here = tuple(i for i, shard in enumerate(shards) if shard.server == server.index and shard.rows)
-        outputs = tuple(self._partial(shards[i].table, server) for i in here)
-        self.code[server].append(Lookup(here, outputs))
+        reads = [
+            (index, self._pooled(feature.name, (shard.span(feature), shard.server)))
+            for index, shard in enumerate(plan.shards)
+            for feature in (plan.model.readers[shard.table] if shard.server == server.index and shard.rows else ())
+        ]
+        self.code[server].append(Lookup(tuple(i for i, _ in reads), tuple(output for _, output in reads)))
 
-    def _fetch_pooled(self, table: str) -> None:
-        """Receive a table's pooled rows on the rank, from every server that holds some."""
-        holders = [server for server in self.servers if table in self._tables(server)]
+    def _fetch_pooled(self, feature: str) -> None:
+        """Receive a feature's pooled rows on the rank, from every server that holds some."""
+        holders = [server for server in self.servers if feature in self._features(server)]
         for server in holders:
             if server not in self.pooled:
                 self.pooled.add(server)
-                names = self._tables(server)
-                parts = tuple(self._partial(name, server) for name in names)
+                parts = tuple(part for name in self._features(server) for part in self._parts(name, server))
                 self._message(server, self.rank, "pooled", parts, self.plan.codec(POOLED))
-        if self.split[table]:
-            parts = tuple(self._partial(table, server) for server in holders)
-            self.code[self.rank].append(Reduce(table, parts, self._bytes(table)))
+        parts = self._parts(feature)
+        if len(parts) > 1:
+            self.code[self.rank].append(Reduce(feature, parts, self._bytes(feature)))
 
     def _push(self, op: Operator, pending: dict[Place, int]) -> None:
-        """Complete the gradient of a table's output; send it off with those of the same server."""
+        """Complete the gradient of a feature's output; send it off with those of the same server."""
         self._complete(op)
         for server in self.servers:
-            tables = self._tables(server)
-            if op.name in tables:
+            if op.name in self._features(server):
                 pending[server] -= 1
                 if not pending[server]:
-                    gradients = tuple(f"d.{name}" for name in tables)
-                    self._message(self.rank, server, "grads", gradients, self.plan.codec(PUSH))
+                    shards = self.plan.server_shards(server.index)
+                    gradients = dict.fromkeys(name for shard in shards for name in gradients_of(self.plan, shard))
+                    self._message(self.rank, server, "grads", tuple(gradients), self.plan.codec(PUSH))
 
     # ---- forward and backward
 
@@ -313,21 +329,12 @@ class _SessionBuilder:
                 self.code[place].append(Update(plan.mp_ops(node), ordered=ordered))
         for server in self.servers:
             lookup = next(i for i in self.code[server] if isinstance(i, Lookup))
-            self.code[server].append(Update(shards=lookup.shards, ordered=ordered))
+            self.code[server].append(Update(shards=tuple(dict.fromkeys(lookup.shards)), ordered=ordered))
         own.append(Metric())
 
     def _programs(self) -> tuple[Program, ...]:
         rest = sorted(place for place in self.code if place != self.rank)
         return tuple(Program(place, tuple(self.code[place])) for place in (self.rank, *rest))
-
-
-def _split_tables(plan: Plan) -> dict[str, bool]:
-    """For each table, whether its rows are on more than one server."""
-    servers: dict[str, set[int]] = {table.name: set() for table in plan.model.tables}
-    for shard in plan.shards:
-        if shard.rows:
-            servers[shard.table].add(shard.server)
-    return {name: len(found) > 1 for name, found in servers.items()}
 
 
 def _parameter_bytes(plan: Plan, names: tuple[str, ...]) -> int:

@@ -34,7 +34,7 @@ from programs.instructions import (
     Update,
 )
 from programs.transform import JobPrograms, Session
-from programs.wire import message_bytes, request_of
+from programs.wire import gradients_of, message_bytes, operator_of, request_of, viewed
 
 
 class BrokenProgram(HiertrainError):
@@ -118,27 +118,28 @@ def _reads(job: JobPrograms, instruction: Instruction) -> Iterable[str]:
             incoming = (f"d.{op}",) if graph.consumers[op] else ()  # the last operator starts the backward pass
             return (*graph[op].inputs, op, *incoming)
         case Send(tensors=tensors):
-            return tensors
+            return [name if name in graph else viewed(name) for name in tensors]
         case Reduce(parts=parts):
             return parts
-        case Lookup(shards):
-            return _requests(job, shards)
+        case Lookup(outputs=outputs):
+            return _requests(job, outputs)
         case Update(shards=shards):
-            return [*_requests(job, shards), *(f"d.{job.plan.shards[s].table}" for s in shards)]
+            gradients = [name for s in shards for name in gradients_of(job.plan, job.plan.shards[s])]
+            return [*_requests(job, gradients), *gradients]
         case _:
             return ()
 
 
-def _requests(job: JobPrograms, shards: Iterable[int]) -> list[str]:
-    """Ids and weights of the tables of some shards."""
-    tables = (job.plan.model.table[job.plan.shards[s].table] for s in shards)
-    return [name for table in tables for name in request_of(table)]
+def _requests(job: JobPrograms, tensors: Iterable[str]) -> list[str]:
+    """Ids and weights of the features that pooled tensors, or gradients of them, belong to."""
+    features = (job.plan.model.feature[operator_of(job.plan, name)] for name in tensors)
+    return [name for feature in features for name in request_of(feature)]
 
 
 def _writes(job: JobPrograms, instruction: Instruction) -> Iterable[str]:
     match instruction:
         case NextBatch():
-            return [name for table in job.plan.model.tables for name in request_of(table)]
+            return [name for feature in job.plan.model.feature.values() for name in request_of(feature)]
         case Compute(op, "forward"):
             return (op,)
         case Compute(outputs=outputs) | Lookup(outputs=outputs):
@@ -224,7 +225,7 @@ def memory_needed(job: JobPrograms) -> dict[str, tuple[int, int]]:
             held = sum(op.parameters for op in plan.model.graph if plan.tags.get(op.name) in here)
             needed[node.name] += held * FLOAT_BYTES * copies
     for shard in plan.shards:
-        needed[plan.servers[shard.server].name] += shard.rows * plan.model.table[shard.table].bytes_per_row
+        needed[plan.servers[shard.server].name] += shard.bytes(plan.model.table[shard.table])
     for session in job.sessions:
         for program in session.programs:
             _add_step(job, program, needed)

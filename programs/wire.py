@@ -2,30 +2,58 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from cost_models.codecs import Message
 from placement.codecs import EXCHANGE, parse_codec
-from placement.plan import Plan
+from placement.plan import Plan, Shard, Span
+from placement.shares import passes
 from problem.graph import FLOAT_BYTES
 from problem.model import EmbeddingTable
-from programs.instructions import Recv, Send
+from programs.instructions import Recv, Reduce, Send
+
+_STRIP = re.compile(r"@(\d+):(\d+)(?=@|$)")
 
 
 def is_ids(plan: Plan, name: str) -> bool:
-    """Whether a tensor holds the ids of a table."""
-    return name.startswith("ids.") and name[4:] in plan.model.table
+    """Whether a tensor holds the ids of a feature."""
+    return name.startswith("ids.") and name[4:] in plan.model.feature
+
+
+def strip_name(name: str, span: Span) -> str:
+    """Return the name of some columns of a tensor."""
+    return f"{name}@{span[0]}:{span[1]}"
+
+
+def strip_of(name: str) -> Span | None:
+    """Return the columns that a tensor is of, if it is a strip."""
+    found = _STRIP.search(name)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def viewed(name: str) -> str:
+    """Return the gradient that a tensor is a view into, where that gradient is; another tensor is itself."""
+    return _STRIP.sub("", name) if name.startswith("d.") else name
+
+
+def gradients_of(plan: Plan, shard: Shard) -> list[str]:
+    """Return the names of the gradients that a shard is updated with, one for each feature of its table, in order."""
+    names = [f"d.{feature.name}" for feature in plan.model.readers[shard.table]]
+    if shard.width(plan.model.table[shard.table]) == plan.model.table[shard.table].dim:
+        return names
+    return [strip_name(name, shard.span(plan.model.table[shard.table])) for name in names]
 
 
 def is_weights(plan: Plan, name: str) -> bool:
-    """Whether a tensor holds the weights of a table's ids."""
-    return name.startswith("weights.") and name[8:] in plan.model.table
+    """Whether a tensor holds the weights of a feature's ids."""
+    return name.startswith("weights.") and name[8:] in plan.model.feature
 
 
-def request_of(table: EmbeddingTable) -> tuple[str, ...]:
-    """Tensors that an embedding server needs to pool or to update a table: ids, and weights if it pools by weight."""
-    weights = (f"weights.{table.name}",) if table.pooling == "weighted" else ()
-    return (f"ids.{table.name}", *weights)
+def request_of(feature: EmbeddingTable) -> tuple[str, ...]:
+    """Tensors that an embedding server needs to pool or to update for a feature: ids, and weights if it pools by weight."""
+    weights = (f"weights.{feature.name}",) if feature.pooling == "weighted" else ()
+    return (f"ids.{feature.name}", *weights)
 
 
 def operator_of(plan: Plan, name: str) -> str:
@@ -34,7 +62,7 @@ def operator_of(plan: Plan, name: str) -> str:
     base = name.removeprefix("d.") if name not in graph else name
     if base not in graph:
         base = base.split(" <- ")[0]
-    return base if base in graph else base.rpartition("@")[0]
+    return base if base in graph else base.split("@")[0]
 
 
 def is_gradient(plan: Plan, name: str) -> bool:
@@ -45,9 +73,11 @@ def is_gradient(plan: Plan, name: str) -> bool:
 def columns(plan: Plan, name: str) -> int:
     """Elements of a tensor for each sample."""
     if is_ids(plan, name):
-        return plan.model.table[name[4:]].ids_per_sample
+        return plan.model.feature[name[4:]].ids_per_sample
     if is_weights(plan, name):
-        return plan.model.table[name[8:]].ids_per_sample
+        return plan.model.feature[name[8:]].ids_per_sample
+    if (strip := strip_of(name)) is not None:
+        return strip[1] - strip[0]
     return plan.model.graph[operator_of(plan, name)].output_bytes_per_sample // FLOAT_BYTES
 
 
@@ -67,6 +97,15 @@ def pushed_messages(plan: Plan, ops: Iterable[str]) -> list[Message]:
     """Return what each operator's part of a compressed push is: the shortest of the sparse formats."""
     chosen = parse_codec(plan.codec(EXCHANGE))
     return [chosen.gradient_message(plan.model.graph[op].parameters) for op in ops]
+
+
+def summed_bytes(reduce: Reduce) -> float:
+    """Return the bytes that a Reduce goes through, once for each sum or copy."""
+    strips = [strip_of(part) for part in reduce.parts]
+    spans = [strip for strip in strips if strip is not None]
+    if not spans:
+        return float(reduce.bytes * (len(strips) - 1))
+    return reduce.bytes * passes(spans, max(end for _, end in spans))
 
 
 def coding_seconds(plan: Plan, instruction: Send | Recv) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 
 from cost_models.costs import CostTable, PhaseCost
 from placement.plan import Plan
+from placement.shares import shard_cost
 from problem.cluster import Node
 from programs.instructions import (
     AllReduce,
@@ -29,7 +30,7 @@ from programs.instructions import (
     Update,
 )
 from programs.reduction import reduction
-from programs.wire import coding_seconds, pushed_messages
+from programs.wire import coding_seconds, operator_of, pushed_messages, summed_bytes
 from programs.workers import Worker
 from simulator.engine import to_ns
 from simulator.folding import UNFOLDED, Folding
@@ -135,12 +136,12 @@ class Lowering:
                 return self._work(worker, costs.next_batch_seconds)
             case Metric():
                 return self._work(worker, costs.metric_seconds)
-            case Lookup(shards=shards):
-                return self._phase(worker, self._shards(shards, "lookup"))
+            case Lookup():
+                return self._phase(worker, self._lookup(instruction))
             case Compute(op=op, phase=phase):
                 return self._phase(worker, costs.ops[op].forward if phase == "forward" else costs.ops[op].backward)
-            case Reduce(parts=parts, bytes=size):
-                return self._work(worker, costs.sum_seconds_per_byte * size * (len(parts) - 1))
+            case Reduce():
+                return self._work(worker, costs.sum_seconds_per_byte * summed_bytes(instruction))
             case _:
                 raise NotImplementedError(f"the simulator has no duration for {instruction}")
 
@@ -157,7 +158,7 @@ class Lowering:
             yield from self._send(worker, box, target, message.bytes, coding_seconds(self._plan, message))
 
     def _update(self, worker: Worker, update: Update) -> Iterator[Primitive]:
-        cost = self._shards(update.shards, "update")
+        cost = self._table_updates(update.shards)
         for op in update.ops:
             cost = cost + self._costs.ops[op].update
         if not update.ordered or worker.place is None:
@@ -312,14 +313,20 @@ class Lowering:
     def _phase(self, worker: Worker, cost: PhaseCost) -> Work:
         return self._work(worker, cost.core_seconds, cost.traffic_bytes)
 
-    def _shards(self, shards: tuple[int, ...], phase: str) -> PhaseCost:
-        """Cost of pooling or updating shards: each takes its table's cost in proportion to its rows."""
+    def _lookup(self, lookup: Lookup) -> PhaseCost:
+        """Cost of pooling: of each shard its share of the feature's."""
         total = PhaseCost()
-        for index in shards:
-            shard = self._plan.shards[index]
-            table = self._costs.tables[shard.table]
-            whole = table.lookup if phase == "lookup" else table.update
-            total = total + whole.scaled(shard.rows / self._plan.model.table[shard.table].rows)
+        for index, output in zip(lookup.shards, lookup.outputs, strict=True):
+            feature = self._plan.model.feature[operator_of(self._plan, output)]
+            total = total + shard_cost(self._costs.tables[feature.name].lookup, feature, self._plan.shards[index])
+        return total
+
+    def _table_updates(self, shards: tuple[int, ...]) -> PhaseCost:
+        """Cost of updating shards: of each its share of what all features of its table cost."""
+        total = PhaseCost()
+        for shard in (self._plan.shards[index] for index in shards):
+            for feature in self._plan.model.readers[shard.table]:
+                total = total + shard_cost(self._costs.tables[feature.name].update, feature, shard)
         return total
 
     def _exchange(self, size: int) -> float:

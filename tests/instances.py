@@ -8,9 +8,10 @@ from itertools import product
 from cost_models.costs import CostTable, MessageCost, OpCost, PhaseCost, TableCost
 from placement.candidates import tags_of
 from placement.evaluate import evaluate
-from placement.group import GroupProblem, server_links, split_tables
+from placement.group import GroupProblem, server_links
 from placement.nets import Contracted
 from placement.plan import DP, Shard, Sync, Tag
+from placement.shares import split_features
 from problem.cluster import Node
 from problem.graph import Graph, Kind, Operator
 from problem.model import EmbeddingTable, Model
@@ -103,7 +104,7 @@ def random_group(seed: int) -> GroupProblem:
         ranks=draw.choice([count, count, draw.randint(1, count)]),
         pins=_random_pins(draw, model, count),
         servers=server_links(model, 4, servers, shards, costs),
-        split_tables=split_tables(shards),
+        split_tables=split_features(model, shards),
         groups=groups,
         sync=Sync("background", gap=draw.choice([1, 4])) if groups > 1 else None,
         sync_servers=(node("sync0"), node("sync1")) if groups > 1 else (),

@@ -32,7 +32,7 @@ class Batch:
     dense : ndarray of float32, shape (B, F)
         Dense features.
     ids : Mapping of str to ndarray of int32, shape (B, L)
-        For each table the row numbers that each sample looks up; L is the table's ``ids_per_sample``.
+        For each feature the row numbers that each sample looks up; L is the feature's ``ids_per_sample``.
         Where a sample has fewer, :data:`NO_ID` fills the rest.
     labels : ndarray of float32, shape (n,)
         1 for a click, 0 for none.
@@ -141,7 +141,7 @@ def check_batch(batch: Batch, model: Model, source: str = "batch") -> None:
     expected = (batch.places, dense_width(model))
     if batch.dense.shape != expected:
         raise BadInput(source, "dense", batch.dense.shape, f"the model takes an array of shape {expected}")
-    for table in model.tables:
+    for table in model.feature.values():
         expected = (batch.places, table.ids_per_sample)
         ids = batch.ids.get(table.name)
         if ids is None or ids.shape != expected or ids.dtype != np.int32:

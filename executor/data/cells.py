@@ -95,12 +95,12 @@ class Sheet:
             raise BadInput(self.path, "rows", 0, "the file must have at least one row")
         labels = self.floats(self.label, _label, "must be 0 or 1")
         dense = [self.floats(column, _number, "must be a finite number or empty") for column in self.dense]
-        bags = {table.name: _Bags(self, table, hash_ids) for table in model.tables}
+        bags = {table.name: _Bags(self, table, hash_ids) for table in model.feature.values()}
         return Rows(
             np.stack(dense, axis=1) if dense else np.zeros((len(labels), 0), np.float32),
             {name: bag.ids for name, bag in bags.items()},
             labels,
-            {table.name: bags[table.name].weights for table in model.tables if table.pooling == "weighted"},
+            {table.name: bags[table.name].weights for table in model.feature.values() if table.pooling == "weighted"},
         )
 
 

@@ -67,13 +67,15 @@ class CriteoTsv:
 
     def __init__(self, path: str | Path, model: Model, limit: int | None = None) -> None:
         _check_model(path, model)
-        sizes = np.array([table.rows for table in model.tables], np.uint64)
+        sizes = np.array([feature.rows for feature in model.feature.values()], np.uint64)
         rows = islice(_rows(path), limit)
         chunks = [_arrays(chunk, sizes) for chunk in iter(lambda: list(islice(rows, _CHUNK)), [])]
         if not chunks:
             raise BadInput(path, "rows", 0, "the file must have at least one row")
         labels, dense, ids = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
-        columns = {table.name: np.ascontiguousarray(ids[:, i : i + 1]) for i, table in enumerate(model.tables)}
+        columns = {
+            table.name: np.ascontiguousarray(ids[:, i : i + 1]) for i, table in enumerate(model.feature.values())
+        }
         #: All rows of the file.
         self.rows = Rows(dense, columns, labels)
 
@@ -90,9 +92,9 @@ def _check_model(path: str | Path, model: Model) -> None:
     """Refuse a model that Criteo's columns do not fit."""
     if dense_width(model) != COUNTS:
         raise BadInput(path, f"model {model.name!r}, dense features", dense_width(model), f"Criteo data has {COUNTS}")
-    if len(model.tables) != CATEGORIES:
-        raise BadInput(path, f"model {model.name!r}, tables", len(model.tables), f"Criteo data has {CATEGORIES}")
-    for table in model.tables:
+    if len(model.feature) != CATEGORIES:
+        raise BadInput(path, f"model {model.name!r}, tables", len(model.feature), f"Criteo data has {CATEGORIES}")
+    for table in model.feature.values():
         if table.ids_per_sample != 1:
             field = f"model {model.name!r}, ids per sample of table {table.name!r}"
             raise BadInput(path, field, table.ids_per_sample, "Criteo data has 1")

@@ -144,7 +144,7 @@ def _names(path: str | Path, header: Sequence[str], model: Model, options: DataO
     twice = next((name for index, name in enumerate(header) if name in header[:index]), None)
     if twice is not None:
         raise BadInput(path, "header", twice, "names of columns must be distinct")
-    ids = tuple(table.name for table in model.tables)
+    ids = tuple(table.name for table in model.feature.values())
     label = options.label or next((name for name in LABELS if name in header), LABELS[0])
     rest = tuple(name for name in header if name != label and name not in ids)
     dense, wanted = options.dense or rest, dense_width(model)
@@ -227,7 +227,7 @@ def _slot_sheet(path: str | Path, model: Model, options: DataOptions) -> Sheet:
                 )
     dense = [Column(f"{slot}[{i}]", [record[slot][i] for record in records]) for i in range(width)]
     ids = {}
-    for index, table in enumerate(model.tables, start=1):
+    for index, table in enumerate(model.feature.values(), start=1):
         name = table.name if table.name in seen else str(index)
         ids[table.name] = Column(name, [record.get(name, []) for record in records])
     return Sheet(str(path), Column(label, [record[label][0] for record in records]), dense, ids, places)

@@ -107,8 +107,8 @@ class SyntheticStream:
     def __init__(self, model: Model, seed: int = 0) -> None:
         self._seed = seed
         self._dense = dense_width(model)
-        self._tables = model.tables
-        ends = np.cumsum([table.ids_per_sample for table in model.tables], dtype=np.int64)
+        self._tables = tuple(model.feature.values())
+        ends = np.cumsum([table.ids_per_sample for table in self._tables], dtype=np.int64)
         self._starts = np.concatenate([np.zeros(1, np.int64), ends])
         self._columns = _columns(model, seed)
         self._teacher = self._fit_teacher()
@@ -196,7 +196,7 @@ class SyntheticStream:
 def _columns(model: Model, seed: int) -> _Columns:
     """Draw each table's constants and repeat them for each id of a sample."""
     real, whole, salt = np.zeros((2, 0, 1)), np.zeros((3, 0, 1), np.int64), np.zeros((0, 1), np.uint64)
-    for table in model.tables:
+    for table in model.feature.values():
         draw, times = generator(seed, "ids", table.name), table.ids_per_sample
         constants = [table.rows, _coprime(table.rows), int(draw.integers(table.rows))]
         real = np.append(real, np.repeat(np.array(_inverse(table.rows, table.skew)), times).reshape(2, -1, 1), axis=1)

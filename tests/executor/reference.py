@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.data import Batch, Stream
-from executor.oracle import Oracle
+from executor.oracle import Block, Oracle
 from executor.parameters import Parameters, TableRows
 from placement.plan import Plan
 from programs.transform import summation_order
@@ -17,13 +17,13 @@ Values = dict[str, npt.NDArray[np.float32]]
 
 
 def oracle_of(plan: Plan) -> Oracle:
-    """The oracle that adds in the order of rank 0's programs, and pools tables by the row ranges of their shards."""
-    ranges: dict[str, list[tuple[int, int]]] = {}
+    """The oracle that adds in the order of rank 0's programs, and pools tables by their shards."""
+    blocks: dict[str, list[Block]] = {}
     for shard in sorted(plan.shards, key=lambda s: s.server):
         if shard.rows:
-            ranges.setdefault(shard.table, []).append((shard.row_begin, shard.row_end))
-    cut = {table: found for table, found in ranges.items() if len(found) > 1}
-    return Oracle(plan.model, plan.seed, partial_sums=summation_order(plan, 0), row_ranges=cut)
+            columns = shard.span(plan.model.table[shard.table])
+            blocks.setdefault(shard.table, []).append((shard.row_begin, shard.row_end, columns))
+    return Oracle(plan.model, plan.seed, partial_sums=summation_order(plan, 0), blocks=blocks)
 
 
 def merged(batches: Iterable[Batch]) -> Batch:

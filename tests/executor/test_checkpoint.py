@@ -109,6 +109,49 @@ def test_a_run_goes_on_with_another_placement_and_other_shards(tmp_path: Path) -
         assert content(tmp_path / name) == content(tmp_path / "unbroken")
 
 
+def resharded(optimizer: str) -> dict[str, Plan]:
+    """A shared table and one of its own: whole, in strips, in row ranges, and in strips whose rows are cut."""
+    found = tables(2, 60, 8, optimizer=optimizer)
+    model = dlrm([3, 8], [*found, dataclasses.replace(found[0], name="f", shares="t0", pooling_factor=3)], [8, 1])
+    cuts = {
+        "whole": [Shard("t0", 0, 0, 60), Shard("t1", 1, 0, 60)],
+        "strips": [Shard("t0", 1, 0, 60, (3, 8)), Shard("t0", 0, 0, 60, (0, 3)), Shard("t1", 2, 0, 60)],
+        "rows": [Shard("t0", 2, 0, 60), Shard("t1", 1, 20, 60), Shard("t1", 0, 0, 20)],
+        "both": [
+            Shard("t0", 0, 0, 60, (0, 2)),
+            Shard("t0", 1, 0, 60, (2, 8)),
+            Shard("t1", 0, 0, 60, (0, 5)),
+            Shard("t1", 2, 0, 33, (5, 8)),
+            Shard("t1", 1, 33, 60, (5, 8)),
+        ],
+    }
+    return {name: plans.plan(model, servers=3, shards=shards, synchronous=True) for name, shards in cuts.items()}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+def test_a_run_goes_on_with_columns_cut_otherwise(optimizer: str, tmp_path: Path) -> None:
+    """Shards of rows and columns come and go every two steps; what is learnt is, to the bit, that of whole tables."""
+    cuts = resharded(optimizer)
+    unbroken = trained(cuts["whole"], tmp_path / "whole", steps=8)
+    for number, name in enumerate(("strips", "rows", "both", "whole"), start=1):
+        last = trained(cuts[name], tmp_path / "cut", steps=2 * number, resume=True)
+    assert_same_bits(values(last.dense, last.tables), values(unbroken.dense, unbroken.tables))
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
+
+
+def test_rowwise_state_follows_its_columns(tmp_path: Path) -> None:
+    """Strips that are joined have the mean of their states by width; strips that are cut start from what they shared."""
+    cuts, path = resharded("rowwise_adagrad"), tmp_path / FILE_NAME
+    state, joined, again = random_state(cuts["strips"], 1), allocate_state(cuts["whole"]), allocate_state(cuts["both"])
+    save(path, cuts["strips"], state, Done())
+    for plan, other in ((cuts["whole"], joined), (cuts["both"], again)):
+        load(path, plan, other)
+    wide, narrow = (rows.state for rows in state.rows[:2] if rows is not None)
+    np.testing.assert_allclose(joined.rows[0].state, (5 * wide + 3 * narrow) / 8, rtol=1e-6)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(again.rows[0].state, narrow)  # type: ignore[union-attr]
+    np.testing.assert_allclose(again.rows[1].state, (5 * wide + narrow) / 6, rtol=1e-6)  # type: ignore[union-attr]
+
+
 class Lines:
     """A stream that is a file: batch i of n samples is lines i n to (i + 1) n."""
 
@@ -206,9 +249,10 @@ def assert_same_state(found: JobState, expected: JobState) -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 3])
-def test_everything_comes_back(groups: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", ["whole", "both"])
+def test_everything_comes_back(groups: int, cut: str, tmp_path: Path) -> None:
     """Parameters and optimizer states of every replica, rows and their states, and the centre: what was saved is loaded."""
-    plan = grouped(groups)
+    plan = grouped(groups) if cut == "whole" else resharded("rowwise_adagrad")[cut]
     state, empty, path = random_state(plan, 1), allocate_state(plan), tmp_path / FILE_NAME
     save(path, plan, state, Done(7, 700))
     assert load(path, plan, empty) == Done(7, 700)

@@ -9,7 +9,8 @@ import pytest
 
 from executor import kernels_sparse, native
 from executor.arrays import Floats, Ids, UnsupportedModel
-from executor.kernels_sparse import coalesce, pool, pool_rows, update_rows
+from executor.kernels_rows import Read, update_rows
+from executor.kernels_sparse import coalesce, pool
 from executor.parameters import TableRows, allocate_rows
 from problem.model import EmbeddingTable
 
@@ -98,7 +99,7 @@ def test_update_is_the_dense_update(optimizer: str, length: int) -> None:
     held = whole(optimizer)
     rows, state = reference(held, ids, d_pooled)
     before = held.rows.copy()
-    update_rows(held, ids, d_pooled, RATE)
+    update_rows(held, [Read(ids, d_pooled)], RATE)
     np.testing.assert_allclose(held.rows, rows, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(held.state, state, rtol=1e-5, atol=1e-6)
     untouched = np.setdiff1d(np.arange(ROWS), ids)
@@ -112,9 +113,9 @@ def test_updated_shards_are_the_updated_table_to_the_bit(optimizer: str) -> None
     ids, d_pooled = drawn()
     held = whole(optimizer)
     parts = [shard(held, begin, end) for begin, end in ((0, 4), (4, 4), (4, 23))]
-    update_rows(held, ids, d_pooled, RATE)
+    update_rows(held, [Read(ids, d_pooled)], RATE)
     for part in parts:
-        update_rows(part, ids, d_pooled, RATE)
+        update_rows(part, [Read(ids, d_pooled)], RATE)
         rows = slice(part.row_begin, part.row_begin + len(part.rows))
         np.testing.assert_array_equal(part.rows, held.rows[rows])
         if held.state.size:
@@ -128,7 +129,7 @@ def test_bug_one_id_in_the_whole_batch_keeps_every_gradient(optimizer: str) -> N
     ids, d_pooled = np.full((BATCH, LENGTH), 4, np.int32), drawn()[1]
     held = whole(optimizer)
     rows, _ = reference(held, ids, d_pooled)
-    update_rows(held, ids, d_pooled, RATE)
+    update_rows(held, [Read(ids, d_pooled)], RATE)
     np.testing.assert_allclose(held.rows, rows, rtol=1e-5, atol=1e-6)
 
 
@@ -140,7 +141,7 @@ def test_sgd_adds_in_the_order_of_the_batch() -> None:
     for sample in range(BATCH):
         for row in ids[sample]:
             expected[row] += np.float32(-RATE) * d_pooled[sample]
-    update_rows(held, ids, d_pooled, RATE)
+    update_rows(held, [Read(ids, d_pooled)], RATE)
     np.testing.assert_array_equal(held.rows, expected)
 
 
@@ -171,7 +172,7 @@ def test_pooling_rules_and_their_updates(pooling: str, optimizer: str) -> None:
     held.initialise(7)
     out, before = np.full((BATCH, DIM), np.nan, np.float32), held.rows.astype(np.float64)
     given = weights if pooling == "weighted" else None
-    pool_rows(held, ids, given, out)
+    pool(held.rows, 0, ids, out, given, mean=pooling == "mean")
     np.testing.assert_allclose(out, factors @ before, rtol=1e-5, atol=1e-6)
     assert not out[0].any()
     gradient = factors.T @ d_pooled.astype(np.float64)
@@ -179,7 +180,7 @@ def test_pooling_rules_and_their_updates(pooling: str, optimizer: str) -> None:
         gradient /= np.abs(gradient) + 1e-10
     elif optimizer == "rowwise_adagrad":
         gradient /= np.sqrt(np.mean(gradient**2, axis=1, keepdims=True)) + 1e-8
-    update_rows(held, ids, d_pooled, RATE, given)
+    update_rows(held, [Read(ids, d_pooled, given, pooling == "mean")], RATE)
     np.testing.assert_allclose(held.rows, before - RATE * gradient, rtol=1e-4, atol=1e-5)
 
 
@@ -188,15 +189,82 @@ def test_no_id_in_range_changes_nothing() -> None:
     for optimizer in OPTIMIZERS:
         held = whole(optimizer)
         before = held.rows.copy()
-        update_rows(held, np.full((BATCH, 1), ROWS + 5, np.int32), drawn()[1], RATE)
+        update_rows(held, [Read(np.full((BATCH, 1), ROWS + 5, np.int32), drawn()[1])], RATE)
         np.testing.assert_array_equal(held.rows, before)
 
 
-def test_adam_is_refused() -> None:
-    """Tables have no Adam; the message says what they have."""
-    with pytest.raises(UnsupportedModel, match=r"adam.*sgd, adagrad, rowwise_adagrad"):
-        allocate_rows(EmbeddingTable("t", 4, 2, optimizer="adam"), 0, 4)
+def test_unknown_optimizer_is_refused() -> None:
+    """A table with an optimizer that there is not is refused; the message says what there is."""
+    table = EmbeddingTable("t", 4, 2, optimizer="lion")
+    with pytest.raises(UnsupportedModel, match=r"lion.*sgd, adagrad, rowwise_adagrad, adam"):
+        allocate_rows(table, 0, 4)
     rows = np.zeros((4, 2), np.float32)
-    held = TableRows(EmbeddingTable("t", 4, 2, optimizer="adam"), 0, rows, rows)
-    with pytest.raises(UnsupportedModel, match="adam"):
-        update_rows(held, np.zeros((1, 1), np.int32), np.ones((1, 2), np.float32), RATE)
+    with pytest.raises(UnsupportedModel, match="lion"):
+        update_rows(TableRows(table, 0, rows, rows), [Read(np.zeros((1, 1), np.int32), rows[:1])], RATE)
+
+
+def strip(held: TableRows, begin: int, end: int) -> TableRows:
+    """A copy of some columns, with the state that they would have."""
+    state = held.state[..., begin:end] if held.state.ndim > 1 else held.state
+    return TableRows(held.table, 0, held.rows[:, begin:end].copy(), state.copy(), held.updates.copy(), begin)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+def test_updated_strips_are_the_updated_table_to_the_bit(optimizer: str) -> None:
+    """Each column strip fed its columns of the gradient ends with the bits that the whole table has there, state too."""
+    ids, d_pooled = drawn()
+    held = whole(optimizer)
+    parts = [strip(held, begin, end) for begin, end in ((0, 2), (2, 3), (3, DIM))]
+    for _ in range(3):
+        update_rows(held, [Read(ids, d_pooled)], RATE)
+        for part in parts:
+            update_rows(part, [Read(ids, np.ascontiguousarray(d_pooled[:, part.columns]))], RATE)
+    for part in parts:
+        np.testing.assert_array_equal(part.rows, held.rows[:, part.columns])
+        if held.state.size:
+            np.testing.assert_array_equal(part.state, held.state[..., part.columns])
+
+
+def test_rowwise_adagrad_keeps_a_scalar_for_each_strip() -> None:
+    """A strip under row-wise adagrad accumulates the mean over its own columns; weighted by width they make the whole's."""
+    ids, d_pooled = drawn()
+    held = whole("rowwise_adagrad")
+    parts = [strip(held, 0, 2), strip(held, 2, DIM)]
+    update_rows(held, [Read(ids, d_pooled)], RATE)
+    for part in parts:
+        update_rows(part, [Read(ids, np.ascontiguousarray(d_pooled[:, part.columns]))], RATE)
+    assert not np.array_equal(parts[0].state, parts[1].state)
+    mean = sum(part.state * part.rows.shape[1] for part in parts) / DIM
+    np.testing.assert_allclose(mean, held.state, rtol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "adam"])
+def test_gradients_of_two_features_add_up(optimizer: str) -> None:
+    """Two features that read one table update it like one feature with the ids and gradients of both."""
+    ids, d_pooled = drawn()
+    held, other = whole(optimizer), whole(optimizer)
+    halves = [Read(ids[: BATCH // 2], d_pooled[: BATCH // 2]), Read(ids[BATCH // 2 :, :2], d_pooled[BATCH // 2 :])]
+    update_rows(held, halves, RATE)
+    padded = ids.copy()
+    padded[BATCH // 2 :, 2] = ROWS + 1
+    update_rows(other, [Read(padded, d_pooled)], RATE)
+    np.testing.assert_allclose(held.rows, other.rows, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(held.state, other.state, rtol=1e-5, atol=1e-6)
+
+
+def test_lazy_adam_is_that_of_the_reference() -> None:
+    """Three updates give torch.optim.SparseAdam's rows: moments of touched rows alone, bias by the updates of the table."""
+    held = whole("adam")
+    held.state[...] = 0.0
+    rows, m, v = held.rows.astype(np.float64), np.zeros((ROWS, DIM)), np.zeros((ROWS, DIM))
+    for number in range(1, 4):
+        ids, d_pooled = drawn()
+        ids = (ids + number) % ROWS
+        gradient, touched = one_hot(ids).T @ d_pooled.astype(np.float64), np.unique(ids)
+        m[touched] = 0.9 * m[touched] + 0.1 * gradient[touched]
+        v[touched] = 0.999 * v[touched] + 0.001 * gradient[touched] ** 2
+        step = RATE * np.sqrt(1 - 0.999**number) / (1 - 0.9**number)
+        rows[touched] -= step * m[touched] / (np.sqrt(v[touched]) + 1e-8)
+        update_rows(held, [Read(ids, d_pooled)], RATE)
+    np.testing.assert_allclose(held.rows, rows, rtol=1e-4, atol=1e-5)
+    assert held.updates[0] == 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +73,29 @@ def mixed_dims() -> Plan:
     return plans.plan(model_from_spec(spec), nodes=3, tags={"b_projection": 1, "interaction": 2}, batch=64)
 
 
+def cut_columns(optimizer: str = "sgd") -> Plan:
+    """Tables over three servers: one in three strips, two of them on one server, one whose strips have their rows cut."""
+    found = tables(2, 300, 16, pooling_factor=3, optimizer=optimizer)
+    shards = [
+        Shard("t0", 0, 0, 300, (0, 5)),
+        Shard("t0", 2, 0, 300, (5, 6)),
+        Shard("t0", 0, 0, 300, (6, 16)),
+        Shard("t1", 1, 0, 120, (0, 8)),
+        Shard("t1", 2, 120, 300, (0, 8)),
+        Shard("t1", 1, 0, 300, (8, 16)),
+    ]
+    model = dlrm([13, 32, 16], found, [32, 1])
+    return plans.plan(model, servers=3, shards=shards, nodes=2, tags={"top0": 1}, batch=64)
+
+
+def shared_table(optimizer: str = "sgd", **settings: object) -> Plan:
+    """Three features that read one table, with one, two and five ids a sample, beside a table of its own."""
+    found = tables(2, 300, 16, optimizer=optimizer)
+    features = [replace(found[0], name=f"f{n}", shares="t0", pooling_factor=n) for n in (2, 5)]
+    model = dlrm([13, 32, 16], [*found, *features], [32, 1])
+    return plans.plan(model, batch=64, **settings)  # type: ignore[arg-type]
+
+
 def branches(nodes: list[int]) -> Plan:
     """Four branches over nodes."""
     model = plans.branches(4, tables(4, 200, 8), width=24)
@@ -112,6 +135,20 @@ PLANS = {
     "bags summed": bags("sum"),
     "bags averaged": bags("mean"),
     "bags weighted": bags("weighted"),
+    "columns split": cut_columns(),
+    "columns split, adagrad": cut_columns("adagrad"),
+    "columns split, adam": cut_columns("adam"),
+    "shared table": shared_table(),
+    "shared table, adagrad": shared_table("adagrad"),
+    "shared table, row-wise adagrad, rows split": shared_table(
+        "rowwise_adagrad", servers=2, shards=[Shard("t0", 0, 0, 90), Shard("t0", 1, 90, 300), Shard("t1", 1, 0, 300)]
+    ),
+    "shared table, adam, columns split": shared_table(
+        "adam",
+        servers=2,
+        shards=[Shard("t0", 1, 0, 300, (0, 7)), Shard("t0", 0, 0, 300, (7, 16)), Shard("t1", 1, 0, 300)],
+    ),
+    "adam": adagrad("adam"),
     "cross on two nodes": cross_layers(cross1=1, deep=2),
     "cross on one node": cross_layers(cross1=1, deep=1),
     "cross apart": cross_layers(x0=1, cross0=2, cross1=1, both=2),
@@ -158,7 +195,18 @@ def test_loop_back_of_any_graph_equals_the_oracle_to_the_bit(plan: Plan) -> None
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize(
-    "name", ["all dp", "mp every second", "branches elsewhere", "rows split", "bags weighted", "cross apart", "adagrad"]
+    "name",
+    [
+        "all dp",
+        "mp every second",
+        "branches elsewhere",
+        "rows split",
+        "bags weighted",
+        "columns split, adam",
+        "shared table, adam, columns split",
+        "cross apart",
+        "adagrad",
+    ],
 )
 def test_processes_equal_the_oracle_to_the_bit(name: str) -> None:
     """The same programs with one process for each worker."""
@@ -172,7 +220,7 @@ def test_processes_equal_the_oracle_to_the_bit(name: str) -> None:
 def test_bug_two_row_ranges_on_one_server_are_added() -> None:
     """A server with two ranges of a table answered with the second range alone; it must send their sum."""
     plan = PLANS["rows split"]
-    whole = dataclasses.replace(plan, shards=(Shard("t0", 0, 0, 300), Shard("t1", 1, 0, 300)))
+    whole = replace(plan, shards=(Shard("t0", 0, 0, 300), Shard("t1", 1, 0, 300)))
     np.testing.assert_allclose(loop_back(plan, 3)[0], loop_back(whole, 3)[0], rtol=1e-5)
 
 
@@ -181,3 +229,18 @@ def test_loop_back_takes_one_session() -> None:
     plan = wide_dlrm(hogwild=2)
     with pytest.raises(InvalidPlan, match="one group, one rank and one thread"):
         Loopback(plan, SyntheticStream(plan.model, 1), 1)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+def test_column_strips_train_like_whole_tables_to_the_bit(optimizer: str) -> None:
+    """Cutting columns changes no sum: losses and parameters are those of the tables whole on one server."""
+    plan = cut_columns(optimizer)
+    strips = [s for s in plan.shards if s.table == "t0"] + [
+        Shard("t1", 1, 0, 300, (0, 9)),
+        Shard("t1", 0, 0, 300, (9, 16)),
+    ]
+    whole = [Shard("t0", 0, 0, 300), Shard("t1", 0, 0, 300)]
+    losses, found = loop_back(replace(plan, shards=tuple(strips)))
+    expected_losses, expected = loop_back(replace(plan, shards=tuple(whole)))
+    assert losses == expected_losses
+    assert_same_bits(found, expected)

@@ -10,7 +10,8 @@ import pytest
 from executor import native
 from executor.data import SyntheticStream
 from executor.kernels import make_kernel
-from executor.kernels_sparse import pool, update_rows
+from executor.kernels_rows import Read, update_rows
+from executor.kernels_sparse import pool
 from executor.kernels_update import update_dense
 from executor.oracle import Oracle
 from executor.parameters import TableRows, allocate_rows
@@ -72,7 +73,7 @@ def test_pooling_has_the_bits_of_numpy(dim: int, short: bool, how: str) -> None:
 
 
 @pytest.mark.parametrize("dim", WIDTHS)
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_updates_have_the_bits_of_numpy(dim: int, optimizer: str, weighted: bool) -> None:
     """Updated rows and their state are the same with compiled loops and without, ids that occur often included."""
@@ -83,7 +84,7 @@ def test_updates_have_the_bits_of_numpy(dim: int, optimizer: str, weighted: bool
         held = allocate_rows(EmbeddingTable("t", ROWS, dim, optimizer=optimizer), 0, ROWS)
         held.rows[...] = source.rows
         for _ in range(2):
-            update_rows(held, ids, gradient, 0.3, weights if weighted else None)
+            update_rows(held, [Read(ids, gradient, weights if weighted else None)], 0.3)
         return np.concatenate([held.rows.ravel(), held.state.ravel()])
 
     compiled, plain = both(updated)

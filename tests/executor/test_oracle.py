@@ -128,7 +128,7 @@ def test_row_ranges_of_single_ids_change_no_bit() -> None:
     for pooling, exact in ((1, True), (4, False)):
         model = dlrm([3, 4], tables(2, 50, 4, pooling_factor=pooling), [8, 1])
         stream = SyntheticStream(model, 1)
-        whole, cut = Oracle(model), Oracle(model, row_ranges={"t0": [(0, 7), (7, 7), (7, 50)]})
+        whole, cut = Oracle(model), Oracle(model, blocks={"t0": [(0, 7, (0, 4)), (7, 7, (0, 4)), (7, 50, (0, 4))]})
         for index in range(3):
             whole.step(stream.batch(index, 32))
             cut.step(stream.batch(index, 32))

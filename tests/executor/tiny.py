@@ -40,17 +40,18 @@ def stack(prefix: str, source: str, widths: Sequence[int]) -> list[Operator]:
 
 
 def dlrm(bottom: Sequence[int], tables: Sequence[EmbeddingTable], top: Sequence[int], **settings: Any) -> Model:
-    """DLRM: bottom MLP (``bottom[0]`` dense features), tables, dot interaction, top MLP ending in 1, loss."""
+    """DLRM: bottom MLP (``bottom[0]`` dense features), tables and features that share them, dots, top MLP to 1, loss."""
     dim, count = bottom[-1], len(tables) + 1
     lower = [Operator("dense", Kind.DENSE_INPUT, width=bottom[0]), *stack("bottom", "dense", bottom)]
     names = tuple(table.name for table in tables)
-    lookups = [Operator(name, Kind.LOOKUP, width=dim, table=name) for name in names]
+    lookups = [Operator(table.name, Kind.LOOKUP, width=dim, table=table.storage) for table in tables]
     width = dim + count * (count - 1) // 2
     interaction = Operator("interaction", Kind.INTERACTION, (lower[-1].name, *names), width)
     upper = stack("top", "interaction", [width, *top])
     loss = Operator("loss", Kind.LOSS, (upper[-1].name,), 1)
     graph = Graph((*lower, *lookups, interaction, *upper, loss))
-    return Model("tiny-dlrm", graph, tuple(tables), **settings)
+    owned, shared = ([t for t in tables if bool(t.shares) is other] for other in (False, True))
+    return Model("tiny-dlrm", graph, tuple(owned), shared=tuple(shared), **settings)
 
 
 def dcn(dense: int, table: EmbeddingTable, rank: int, **settings: Any) -> Model:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 import pytest
@@ -63,17 +63,20 @@ def test_two_layers_wide_on_node_0() -> None:
 
 
 def _dlrm(draw: random.Random, ranks: int, size: int, groups: int) -> tuple[Plan, CostTable]:
-    """A small two-tower model with two tables, one of them split over two servers, and random tags."""
-    tables = (EmbeddingTable("t0", 10, 8), EmbeddingTable("t1", 10, 8, 3.0, pooling="weighted", max_ids=5))
+    """A small two-tower model, tables in random strips and row ranges on two servers, one of them shared; random tags."""
+    bags = EmbeddingTable("t1", 10, 8, 3.0, optimizer=draw.choice(["sgd", "adam"]), pooling="weighted", max_ids=5)
+    tables = (EmbeddingTable("t0", 10, 8), bags)
+    shared = (replace(bags, name="f1", pooling_factor=2.0, pooling="mean", shares="t1"),)
     graph = Graph(
         (
             Operator("x", Kind.DENSE_INPUT, (), 4),
             linear("bottom", "x", 8, 40),
             Operator("t0", Kind.LOOKUP, (), 8, table="t0"),
             Operator("t1", Kind.LOOKUP, (), 8, table="t1"),
-            Operator("interaction", Kind.CONCAT, ("bottom", "t0", "t1"), 24),
+            Operator("f1", Kind.LOOKUP, (), 8, table="t1"),
+            Operator("interaction", Kind.CONCAT, ("bottom", "t0", "t1", "f1"), 32),
             Operator("side", Kind.CONCAT, ("bottom", "t1"), 16),
-            linear("top", "interaction", 5, 125),
+            linear("top", "interaction", 5, 165),
             Operator("all", Kind.CONCAT, ("top", "side"), 21),
             linear("logit", "all", 1, 22),
             Operator("loss", Kind.LOSS, ("logit",), 1),
@@ -81,9 +84,11 @@ def _dlrm(draw: random.Random, ranks: int, size: int, groups: int) -> tuple[Plan
     )
     placed = [op.name for op in graph if op.kind not in {Kind.LOOKUP, Kind.DENSE_INPUT, Kind.LOSS}]
     tags = {name: draw.choice([DP, *range(size)]) for name in placed} | {"x": DP, "loss": DP}
-    shards = (Shard("t0", 0, 0, 10), Shard("t1", 0, 0, 4), Shard("t1", 1, 4, 10))
+    cut = (Shard("t1", 0, 0, 4), Shard("t1", 1, 4, 10))
+    strips = (Shard("t1", 0, 0, 10, (0, 3)), Shard("t1", 1, 0, 7, (3, 8)), Shard("t1", 0, 7, 10, (3, 8)))
+    shards = (Shard("t0", 0, 0, 10), *draw.choice([cut, strips, strips[::-1], (Shard("t1", 1, 0, 10),)]))
     plan = Plan(
-        Model("small", graph, tables, batch=BATCH),
+        Model("small", graph, tables, batch=BATCH, shared=shared),
         tuple(tuple(node(f"g{g}n{i}") for i in range(size)) for g in range(groups)),
         (node("ps0"), node("ps1")),
         BATCH,
@@ -95,9 +100,11 @@ def _dlrm(draw: random.Random, ranks: int, size: int, groups: int) -> tuple[Plan
         sync=Sync(gap=4) if groups > 1 else None,
     )
     ops = {op.name: op_cost(draw.uniform(1e-4, 1e-3)) for op in graph if op.kind is not Kind.LOOKUP}
-    table = TableCost(PhaseCost(1e-4), PhaseCost(3e-4))
+    table, other = TableCost(PhaseCost(1e-4), PhaseCost(3e-4)), TableCost(PhaseCost(2e-4), PhaseCost(5e-4))
     message = MessageCost(1e-5, 1e-8, 2e-5, 3e-8)
-    return plan, CostTable(BATCH, ops, {"t0": table, "t1": table}, message, 1e-5, 2e-5, 5e-8, 1e-8, "tiny", 1e9)
+    return plan, CostTable(
+        BATCH, ops, {"t0": table, "t1": table, "f1": other}, message, 1e-5, 2e-5, 5e-8, 1e-8, "tiny", 1e9
+    )
 
 
 def _busy(plan: Plan, costs: CostTable, program: Program) -> float:
@@ -112,16 +119,21 @@ def _busy(plan: Plan, costs: CostTable, program: Program) -> float:
             case Compute(op, phase):
                 total += getattr(costs.ops[op], phase).core_seconds
             case Reduce(parts=parts, bytes=size):
-                total += (len(parts) - 1) * size * costs.sum_seconds_per_byte
+                strips = Counter(part.split("@")[1] if ":" in part else "0:8" for part in parts)
+                for strip, count in strips.items():
+                    begin, end = (int(column) for column in strip.split(":"))
+                    total += max(1, count - 1) * size * (end - begin) / 8 * costs.sum_seconds_per_byte
             case Send(bytes=size):
                 total += costs.message.send(size)
             case Recv(bytes=size):
                 total += costs.message.receive(size)
-            case Lookup(shards) | Update(shards=shards) if shards:
-                phase = "lookup" if isinstance(instruction, Lookup) else "update"
+            case Lookup(shards, outputs):
+                for shard, output in zip(shards, outputs, strict=True):
+                    total += _share(plan.shards[shard]) * costs.tables[output.split("@")[0]].lookup.core_seconds
+            case Update(shards=shards) if shards:
                 for shard in (plan.shards[i] for i in shards):
-                    share = shard.rows / plan.model.table[shard.table].rows
-                    total += share * getattr(costs.tables[shard.table], phase).core_seconds
+                    for feature in ("t1", "f1") if shard.table == "t1" else ("t0",):
+                        total += _share(shard) * costs.tables[feature].update.core_seconds
             case Update(ops):
                 total += sum(costs.ops[op].update.core_seconds for op in ops)
             case AllReduce(bytes=size):
@@ -131,7 +143,13 @@ def _busy(plan: Plan, costs: CostTable, program: Program) -> float:
     return total
 
 
-@pytest.mark.parametrize("seed", range(12))
+def _share(shard: Shard) -> float:
+    """Share of the elements of a table of 10 rows and 8 columns (strips below 64 columns all have one penalty)."""
+    begin, end = shard.columns or (0, 8)
+    return (shard.row_end - shard.row_begin) * (end - begin) / 80
+
+
+@pytest.mark.parametrize("seed", range(24))
 def test_loads_are_those_of_the_programs(seed: int) -> None:
     """Core-seconds, bytes sent and bytes received of every machine are what the transformed programs add up to."""
     draw = random.Random(seed)

@@ -51,6 +51,26 @@ def test_round_trip_is_exact(saved: tuple[Path, Any]) -> None:
     assert {"status", "group_size", "groups", "replicas", "gap", "bottleneck", "curve"} <= set(loaded.result)
 
 
+def test_strips_come_back_and_tile_the_columns(saved: tuple[Path, Any], tmp_path: Path) -> None:
+    """A plan file may cut a table's columns; a strip that is missing or doubled is refused, with file and columns."""
+
+    def cut(*strips: tuple[int, int]) -> Any:
+        def change(document: Any) -> None:
+            shards = document["plan"]["shards"]
+            whole = [s for s in shards if s["table"] == "t0"]
+            others = [s for s in shards if s["table"] != "t0"]
+            document["plan"]["shards"] = others + [{**s, "columns": list(strip)} for s in whole for strip in strips]
+
+        return change
+
+    dim = saved[1].plan.model.table["t0"].dim
+    loaded = load_plan(_changed(saved, tmp_path, cut((0, 3), (3, dim))))
+    assert sorted({s.columns for s in loaded.plan.shards if s.table == "t0"}) == [(0, 3), (3, dim)]
+    for strips in (((0, 3),), ((0, 3), (2, dim)), ((1, dim),)):
+        with pytest.raises(InvalidPlan, match=r"changed.json.*t0.*columns"):
+            load_plan(_changed(saved, tmp_path, cut(*strips)))
+
+
 def test_no_partial_file_is_left(saved: tuple[Path, Any]) -> None:
     """Writing goes through a neighbour that takes the name: nothing else remains in the folder."""
     assert [path.name for path in saved[0].parent.iterdir()] == ["plan.json"]

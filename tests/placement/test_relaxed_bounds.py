@@ -12,10 +12,11 @@ from cost_models.roofline import roofline_costs
 from placement.bounds import Bounds
 from placement.candidates import tags_of
 from placement.evaluate import evaluate
-from placement.group import GroupProblem, server_links, split_tables
+from placement.group import GroupProblem, server_links
 from placement.nets import Contracted
 from placement.plan import DP, Shard, Tag
 from placement.shapes import Shape
+from placement.shares import split_features
 from placement.solve import Limits, solve_group
 from problem.model import Model
 from tests.instances import nodes
@@ -60,7 +61,7 @@ def test_relaxed_bound_holds_for_every_sharding_and_placement(data: st.DataObjec
     shards = _drawn_shards(data, servers)
     links = server_links(MODEL, MODEL.batch, shape.servers, shards, COSTS)
     problem = GroupProblem(
-        MODEL, COSTS, shape.groups[0], MODEL.batch, 2, size, servers=links, split_tables=split_tables(shards)
+        MODEL, COSTS, shape.groups[0], MODEL.batch, 2, size, servers=links, split_tables=split_features(MODEL, shards)
     )
     items = Contracted(problem).items
     choices: list[Tag] = [DP, *range(size)]

@@ -55,6 +55,9 @@ def test_moved_bytes_by_hand() -> None:
     other = replace(old, groups=((machines[0], node("new")),))
     assert moved_bytes(old, other) == dense
     assert moved_bytes(old, replace(old, tags={**old.tags, "top_0": 0})) == 0
+    table, (rows, dim) = model.tables[1], (model.tables[1].rows, model.tables[1].dim)
+    strips = (Shard("t1", 1, 0, rows, (0, 3)), Shard("t1", 0, 0, rows, (3, dim)))
+    assert moved_bytes(old, replace(old, shards=(old.shards[0], *strips))) == rows * table.row_bytes(dim - 3)
 
 
 def test_warm_start_is_never_worse_even_without_time() -> None:

@@ -159,6 +159,9 @@ def test_counted_tables():
         ({"tables": [{"name": "a", "rows": 4, "pooling": "max"}]}, "tables[0](a).pooling"),
         ({"tables": [{"name": "a", "rows": 4, "pooling_factor": 3, "max_ids": 2}]}, "tables(a).max_ids"),
         ({"tables": [{"name": "weights.a", "rows": 4}]}, "tables[0](weights.a).name"),
+        ({"tables": [{"name": "a", "rows": 4}, {"name": "b", "shares": "a", "dim": 8}]}, "tables[1](b).dim"),
+        ({"tables": [{"name": "a", "rows": 4}, {"name": "b", "shares": "c"}]}, "tables(b).shares"),
+        ({"tables": [{"name": "a", "rows": 4}, {"name": "a", "shares": "a"}]}, "tables"),
         ({"tables": ["a"]}, "tables[0]"),
         ({"batch": 0}, "batch"),
         ({"learning_rate": float("nan")}, "learning_rate"),
@@ -192,3 +195,21 @@ def test_caps_compose(first, second):
     model = with_max_rows(with_max_rows(tiny(), first), second)
     assert [table.rows for table in model.tables] == [min(rows, first, second) for rows in (10, 20)]
     assert model.graph.dense_parameters == tiny().graph.dense_parameters
+
+
+def test_a_feature_reads_the_rows_of_the_table_that_it_shares():
+    """A shared table is there once, with its rows and optimizer; each feature has a lookup and ids of its own."""
+    shared = {"name": "clicked", "shares": "a", "pooling_factor": 20, "count": 2}
+    model = tiny(tables=[shared, {"name": "a", "rows": 10, "optimizer": "adam"}, {"name": "b", "rows": 20}])
+    assert list(model.table) == ["a", "b"]
+    assert list(model.feature) == ["a", "b", "clicked_0", "clicked_1"]
+    assert [feature.name for feature in model.readers["a"]] == ["a", "clicked_0", "clicked_1"]
+    found = model.feature["clicked_1"]
+    assert (found.rows, found.optimizer, found.ids_per_sample, found.storage) == (10, "adam", 20, "a")
+    assert [(op.name, op.table) for op in model.graph if op.kind == "lookup"] == [
+        ("a", "a"),
+        ("b", "b"),
+        ("clicked_0", "a"),
+        ("clicked_1", "a"),
+    ]
+    assert model_from_spec(model.spec).feature == model.feature

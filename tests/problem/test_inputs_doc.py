@@ -30,7 +30,7 @@ def test_example_is_read(tmp_path, ending, text):
 
 def test_every_kind_of_example_is_there():
     """The page shows all formats."""
-    assert [ending for ending, _ in EXAMPLES] == ["toml", "toml", "csv", "toml", "yaml", "json", "json"]
+    assert [ending for ending, _ in EXAMPLES] == ["toml", "toml", "toml", "csv", "toml", "yaml", "json", "json"]
 
 
 def test_every_key_is_documented():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 from hypothesis import strategies as st
 
 from placement.plan import DP, Plan, Shard, Sync
@@ -13,10 +16,12 @@ from tests.programs import plans
 
 @st.composite
 def models(draw: st.DrawFn) -> Model:
-    """A directed acyclic graph of 1 to 6 layers over dense features and up to 3 tables, ended by one logit and the loss."""
+    """A graph of 1 to 6 layers over dense features and up to 3 tables, some shared, ended by one logit and the loss."""
     found = [_table(draw, f"t{i}") for i in range(draw(st.integers(0, 3)))]
     ops = [Operator("dense", Kind.DENSE_INPUT, width=3)]
-    ops += [Operator(table.name, Kind.LOOKUP, width=3, table=table.name) for table in found]
+    owners = [draw(st.sampled_from(found)) for _ in range(draw(st.integers(0, 2)) if found else 0)]
+    shared = [replace(table, name=f"f{i}", shares=table.name) for i, table in enumerate(owners)]
+    ops += [Operator(feature.name, Kind.LOOKUP, width=3, table=feature.storage) for feature in (*found, *shared)]
     for index in range(draw(st.integers(1, 6))):
         ops.append(_layer(draw, f"op{index}", ops))
     used = {name for op in ops for name in op.inputs}
@@ -25,7 +30,7 @@ def models(draw: st.DrawFn) -> Model:
     ops.append(Operator("joined", Kind.CONCAT, tuple(op.name for op in loose), width))
     ops.append(linear("logit", "joined", width, 1, "none"))
     ops.append(Operator("loss", Kind.LOSS, ("logit",), 1))
-    return Model("random", Graph(tuple(ops)), tuple(found))
+    return Model("random", Graph(tuple(ops)), tuple(found), shared=tuple(shared))
 
 
 def _layer(draw: st.DrawFn, name: str, before: list[Operator]) -> Operator:
@@ -43,7 +48,7 @@ def _layer(draw: st.DrawFn, name: str, before: list[Operator]) -> Operator:
 
 @st.composite
 def random_plans(draw: st.DrawFn, *, max_ranks: int = 3, max_groups: int = 2) -> Plan:
-    """A plan of a random model: up to 3 nodes and ranks, random tags, tables cut into up to 3 ranges on up to 2 servers."""
+    """A plan of a random model: up to 3 nodes and ranks, random tags, tables in strips and ranges on up to 2 servers."""
     model = draw(models())
     nodes = draw(st.integers(1, 3))
     movable = [op.name for op in model.graph if op.kind in {Kind.LINEAR, Kind.CONCAT, Kind.CROSS}]
@@ -72,7 +77,13 @@ def _table(draw: st.DrawFn, name: str) -> EmbeddingTable:
 
 
 def _shards(draw: st.DrawFn, table: EmbeddingTable, servers: int) -> list[Shard]:
-    """Ranges of a table, empty ones among them, each on any server."""
+    """Strips of a table, and ranges of each, empty ones among them, each on any server."""
+    edges = [0, *sorted(draw(st.sets(st.integers(1, table.dim - 1), max_size=2))), table.dim]
+    strips = list(pairwise(edges)) if len(edges) > 2 else [None]
+    return [replace(shard, columns=strip) for strip in strips for shard in _ranges(draw, table, servers)]
+
+
+def _ranges(draw: st.DrawFn, table: EmbeddingTable, servers: int) -> list[Shard]:
     cuts = sorted(draw(st.lists(st.integers(0, table.rows), max_size=2)))
     where = [draw(st.integers(0, servers - 1)) for _ in range(len(cuts) + 1)]
     return plans.row_split(table, cuts, where)
