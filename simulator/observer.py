@@ -5,11 +5,14 @@ Knows which moments matter for the figures; ``simulator.report`` turns what it s
 
 from __future__ import annotations
 
+from typing import Any
+
 from simulator import statistics
 from simulator.interpreter import Interpreter
 from simulator.runner import Runner
 from simulator.scenario import Scenario
 from simulator.usage import Snapshot, snapshot
+from simulator.watching import WatchedInterpreter, Watcher
 
 #: Steps after the warm-up before which a run is not ended early: three batches of two (2 degrees of freedom, t = 4.3).
 ENOUGH_STEPS = 6
@@ -34,6 +37,9 @@ class Observer:
     precision : float or None
         Half width of the interval, relative to the throughput, at which the run may end before all steps are made.
 
+    watcher : Watcher or None
+        Told of every instruction.
+
     Attributes
     ----------
     splits : dict of Runner to list of int
@@ -41,22 +47,20 @@ class Observer:
     """
 
     def __init__(
-        self, scenario: Scenario, steps: int, warmup: int, record: bool, precision: float | None = None
+        self,
+        scenario: Scenario,
+        steps: int,
+        warmup: int,
+        record: bool,
+        precision: float | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         self.scenario, self.warmup, self.record, self.precision = scenario, warmup, record, precision
         self._steps_made = 0
         self._finishing = False
         self.ranks = scenario.ranks()
-        self.interpreter = Interpreter(
-            scenario.engine,
-            scenario.network,
-            scenario.lowering,
-            steps,
-            record,
-            self.step,
-            scenario.fans,
-            scenario.outages,
-        )
+        parts = (scenario.engine, scenario.network, scenario.lowering, steps, record, self.step)
+        self.interpreter = _interpreter(watcher, scenario, *parts, scenario.fans, scenario.outages)
         self.splits: dict[Runner, list[int]] = {}
         self._begin = self.take_snapshot()
         self._end: Snapshot | None = None
@@ -116,3 +120,11 @@ class Observer:
         if half_width <= precision * rate:
             self._finishing = True
             self.interpreter.finish()
+
+
+def _interpreter(watcher: Watcher | None, scenario: Scenario, *parts: Any) -> Interpreter:
+    """Return the plain interpreter, which asks nothing on its way, unless somebody watches."""
+    if watcher is None:
+        return Interpreter(*parts)
+    sync = scenario.plan.sync
+    return WatchedInterpreter(watcher, sync.gap if sync is not None else 1, *parts)

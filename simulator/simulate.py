@@ -21,6 +21,7 @@ from simulator.phases import simulate_phases
 from simulator.report import report
 from simulator.result import SimulationResult
 from simulator.scenario import Scenario, stage
+from simulator.watching import Watcher
 
 #: Primitives per run above which what is alike is simulated once, messages are merged and a run ends early.
 BUDGET = 150_000
@@ -51,6 +52,7 @@ def simulate(
     precision: float | None = None,
     conditions: Conditions = UNDISTURBED,
     fold: bool = True,
+    watcher: Watcher | None = None,
 ) -> SimulationResult:
     """Simulate a plan.
 
@@ -80,6 +82,8 @@ def simulate(
         Stragglers, slow nodes and readers, racks, failures.
     fold : bool
         Whether one group or rank may stand for all that are alike in a plan above :data:`BUDGET`.
+    watcher : Watcher, optional
+        Told of the start and the end of every instruction (:mod:`simulator.watching`); nothing is folded or merged then.
 
     Returns
     -------
@@ -99,13 +103,13 @@ def simulate(
     _check(plan, costs, steps, warmup, variation, precision, conditions)
     if conditions.resizes:
         settings: dict[str, Any] = {"steps": steps, "warmup": warmup, "sharing": sharing, "variation": variation}
-        settings |= {"record": record, "fidelity": fidelity, "precision": precision, "fold": fold}
+        settings |= {"record": record, "fidelity": fidelity, "precision": precision, "fold": fold, "watcher": watcher}
         return simulate_phases(plan, conditions, lambda part, now: simulate(part, costs, conditions=now, **settings))
     sharing = sharing or default_sharing(plan)
     if variation is None:
         variation = VARIATION if sharing is not Sharing.NONE and plan.elp > plan.batch else 0.0
     job = transform(plan)
-    large = primitives_per_step(job) * steps > BUDGET
+    large = watcher is None and primitives_per_step(job) * steps > BUDGET
     folding = (strongest(plan, sharing, conditions) if fold else Folding(merged=True)) if large else UNFOLDED
     level = choose(_fidelity(fidelity), job, folding, steps)
     if level is Fidelity.BOUND:
@@ -120,7 +124,7 @@ def simulate(
         warmup = min(SHORT_WARMUP, made // 3) if large else statistics.default_warmup(made)
     if precision is None and large and not conditions.eventful:
         precision = PRECISION
-    observer = Observer(scenario, made, warmup, record, precision or None)
+    observer = Observer(scenario, made, warmup, record, precision or None, watcher)
     observer.run()
     return report(observer, steps, time.perf_counter() - began)
 
