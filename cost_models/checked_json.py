@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from problem.documents import parse_json, read_text
 from problem.errors import BadInput
+from problem.whole_file import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -99,25 +98,13 @@ def _numbers(doc: Any, loc: tuple[int | str, ...]) -> Iterator[tuple[tuple[int |
 
 
 def write_json(doc: Mapping[str, Any], path: str | Path) -> None:
-    """Write a JSON object so that the file is never half there: into a neighbour, which then takes the name.
+    """Write a JSON object so that the file is never half there.
 
     Raises
     ------
     BadInput
         If the folder that the file is to be in does not exist.
     """
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise BadInput(path, "folder", str(target.parent), "an existing folder to write into")
-    with tempfile.NamedTemporaryFile("w", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-        partial = Path(file.name)
-        try:
-            json.dump(doc, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-    partial.chmod(0o644)
-    partial.replace(target)
+    with whole_file(path) as file:
+        json.dump(doc, file, indent=1)
+        file.write("\n")

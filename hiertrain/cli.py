@@ -17,7 +17,20 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import typer
 
 from hiertrain import __version__
-from hiertrain.commands import bench, compare, demo, explain, figure, presets, profile, run, simulate, solve, sweep
+from hiertrain.commands import (
+    bench,
+    compare,
+    demo,
+    explain,
+    figure,
+    presets,
+    profile,
+    report,
+    run,
+    simulate,
+    solve,
+    sweep,
+)
 from problem.errors import BadInput, HiertrainError
 
 INTERRUPTED = 130
@@ -77,7 +90,7 @@ def _fail(error: BaseException, code: int, message: str = "") -> NoReturn:
     raise SystemExit(code)
 
 
-for module in (demo, profile, solve, simulate, run, compare, explain, sweep, figure, presets, bench):
+for module in (demo, profile, solve, simulate, run, compare, explain, report, sweep, figure, presets, bench):
     app.command(module.__name__.rpartition(".")[2])(guarded(module.command))
 
 

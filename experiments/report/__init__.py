@@ -1,0 +1,1 @@
+"""A page about a plan: HTML with style, script, pictures and data folded in."""
