@@ -41,8 +41,8 @@ class BatchPool:
         Ranks of a group, threads of a rank: sessions are numbered by group, then rank, then thread.
     first_step, first_batch : int
         Number of the first step, and of the first batch that no step has read.
-    ready : tuple of Batch
-        The first batches, read already.
+    ready : tuple of Batch or None
+        The first batches, read already; None where they are those of other processes.
     """
 
     stream: Stream
@@ -53,12 +53,13 @@ class BatchPool:
     hogwild: int = 1
     first_step: int = 0
     first_batch: int = 0
-    ready: tuple[Batch, ...] = ()
+    ready: tuple[Batch | None, ...] = ()
 
     def take(self, session: int, step: int) -> Batch:
         """Return the batch of a session's step, read now if it was not before."""
         place = (step - self.first_step) * self.sessions + session
-        return self.ready[place] if place < len(self.ready) else self.read(session, step)
+        found = self.ready[place] if place < len(self.ready) else None
+        return self.read(session, step) if found is None else found
 
     def read(self, session: int, step: int) -> Batch:
         """Read and check the batch of a session's step.
@@ -113,7 +114,7 @@ class Reader:
         return found
 
     def _start(self) -> None:
-        size = self._pool.ready[0].nbytes if self._pool.ready else AHEAD_BYTES
+        size = max((batch.nbytes for batch in self._pool.ready[:1] if batch is not None), default=AHEAD_BYTES)
         self._queue = queue.Queue(max(2, min(AHEAD_BATCHES, AHEAD_BYTES // max(1, size))))
         threading.Thread(target=self._read, args=(self._queue,), name="reader", daemon=True).start()
 
@@ -137,6 +138,7 @@ def read_ahead(
     hogwild: int = 1,
     first_step: int = 0,
     first_batch: int = 0,
+    only: int | None = None,
 ) -> BatchPool:
     """Read the first batches of a run; at least those of one step.
 
@@ -152,6 +154,8 @@ def read_ahead(
         Memory they may take.
     ranks, hogwild, first_step, first_batch : int
         As in :class:`BatchPool`.
+    only : int, optional
+        The one session whose batches are read.
 
     Raises
     ------
@@ -159,12 +163,12 @@ def read_ahead(
         A batch does not fit the model, or an id lies outside its table.
     """
     pool = BatchPool(stream, model, batch, sessions, ranks, hogwild, first_step, first_batch)
-    ready: list[Batch] = []
+    ready: list[Batch | None] = []
     size, end = 0, time.perf_counter() + LIMIT_SECONDS
     for step in range(first_step, first_step + steps):
         if ready and (size >= limit_bytes or time.perf_counter() > end):
             break
-        found = [pool.read(session, step) for session in range(sessions)]
-        size += sum(one.nbytes for one in found)
+        found = [pool.read(s, step) if only in {None, s} else None for s in range(sessions)]
+        size += sum(one.nbytes for one in found if one is not None)
         ready += found
     return replace(pool, ready=tuple(ready))

@@ -8,7 +8,7 @@ sees the same copy and nothing is left behind. Which worker may touch what follo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -186,32 +186,6 @@ def _place_of(plan: Plan, name: str, rank: int) -> int:
     return rank if tag == DP else int(tag)
 
 
-def pieces(plan: Plan, state: JobState) -> Iterator[tuple[Home, Floats]]:
-    """Yield every buffer of a job with the machine that holds it, in an order that depends on the plan alone."""
-    for (group, node), held in state.dense.items():
-        yield from ((node_home(group, node), flat) for flat in _buffers(held))
-    for shard, rows in zip(plan.shards, state.rows, strict=True):
-        if rows is not None:
-            yield server_home(shard.server), rows.rows.reshape(-1)
-            yield server_home(shard.server), rows.state.reshape(-1)
-    for of_servers in (state.centre, state.velocity):
-        if of_servers is not None:
-            for name, server in sync_server_of(plan).items():
-                yield from ((sync_home(server), flat) for flat in (of_servers.flat(name), of_servers.state(name)))
-    for key, pushed in state.pushed.items():
-        yield from ((node_home(*key), flat) for flat in (*_buffers(pushed.known), *pushed.unsent.values()))
-    for key, memories in state.feedback.items():
-        yield from ((node_home(*key), memory) for memory in memories.values())
-    for (group, _, _, node, _), memory in state.left_out.items():
-        yield node_home(group, node), memory
-
-
-def _buffers(held: Parameters) -> Iterator[Floats]:
-    for name in held.operators:
-        yield held.flat(name)
-        yield held.state(name)
-
-
 def held_operators(plan: Plan, node: int) -> tuple[str, ...]:
     """Operators whose parameters a node of a group holds: its MP operators and, on a rank, the DP operators."""
     return (plan.dp_ops if node < plan.ranks else ()) + plan.mp_ops(node)
@@ -258,16 +232,22 @@ class Record:
         self.times: npt.NDArray[np.float64] = shared_array(shape, np.float64)
         self.wall_ends: npt.NDArray[np.float64] = shared_array((len(steps),), np.float64)
         self.losses: npt.NDArray[np.float64] = shared_array((len(steps),), np.float64)
-        self._live: npt.NDArray[np.int64] = shared_array((3,), np.int64)
-        self._live[2] = steps.start
+        #: Instructions ended, whether it waits, steps done: what a supervisor reads while it runs.
+        self.live: npt.NDArray[np.int64] = shared_array((3,), np.int64)
+        self.live[2] = steps.start
+
+    @property
+    def arrays(self) -> tuple[npt.NDArray[np.float64], ...]:
+        """Everything that the run's result needs of it."""
+        return self.times, self.wall_ends, self.losses
 
     def waiting(self, yes: bool) -> None:
         """Note that the worker starts or stops waiting for a peer."""
-        self._live[1] = yes
+        self.live[1] = yes
 
     def tick(self) -> None:
         """Note that an instruction has ended."""
-        self._live[0] += 1
+        self.live[0] += 1
 
     def note(self, step: int, index: int, times: tuple[float, float, float]) -> None:
         """Note start, end and CPU seconds of an instruction of a step."""
@@ -281,19 +261,19 @@ class Record:
     def step_done(self, step: int, wall: float) -> None:
         """Note that a step has ended at ``wall`` seconds since the start of the job."""
         self.wall_ends[step - self.first] = wall
-        self._live[2] = step + 1
+        self.live[2] = step + 1
 
     @property
     def ticks(self) -> int:
         """Instructions that have ended so far."""
-        return int(self._live[0])
+        return int(self.live[0])
 
     @property
     def is_waiting(self) -> bool:
         """Whether the worker waits for a peer."""
-        return bool(self._live[1])
+        return bool(self.live[1])
 
     @property
     def steps_done(self) -> int:
         """Steps that have ended so far, those before the run included."""
-        return int(self._live[2])
+        return int(self.live[2])

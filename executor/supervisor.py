@@ -21,28 +21,43 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from typing import Protocol
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from executor.errors import NotFinite, PeerGone, WorkerFailed
-from executor.state import Record
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _FAILED, _PEER_GONE = 3, 4
 _GRACE_SECONDS = 1.0
+#: Looks, ten a second, at which a worker may be found stopped: one that a terminal stops goes on with its supervisor.
+_STOPPED_TIMES = 20
 
 Task = Callable[[], None]
 
 
+class Vital(Protocol):
+    """What shows that a worker lives (``executor.state.Record``)."""
+
+    @property
+    def ticks(self) -> int:
+        """Instructions that have ended so far."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the worker waits for a peer."""
+
+
 def supervise(
     tasks: Mapping[str, Task],
-    records: Mapping[str, Record],
+    records: Mapping[str, Vital],
     *,
     started: Callable[[], None],
     hang_seconds: float = 60.0,
     watch: Callable[[], None] | None = None,
     idle_seconds: float = 0.0,
+    alone: bool = False,
 ) -> None:
     """Run each task in a forked process until all have ended.
 
@@ -50,7 +65,7 @@ def supervise(
     ----------
     tasks : Mapping of worker name to callable
         What each process does.
-    records : Mapping of worker name to Record
+    records : Mapping of worker name to Vital
         Where each notes its progress.
     started : callable
         Called when all processes run, to close this process's ends of their channels.
@@ -60,6 +75,8 @@ def supervise(
         Called about ten times a second (a progress bar).
     idle_seconds : float
         How long the workers may sleep before their first instruction.
+    alone : bool
+        Whether their peers are watched by others, so that all of them may wait for long.
 
     Raises
     ------
@@ -82,7 +99,7 @@ def supervise(
         finally:
             os.close(reports_write)
             started()
-        _watch(processes, _Pulse(records, hang_seconds, idle_seconds), reports_read, watch)
+        _watch(processes, _Pulse(records, hang_seconds, idle_seconds, alone), reports_read, watch)
     finally:
         _kill(processes)
         os.close(reports_read)
@@ -107,6 +124,7 @@ def _interrupts_held() -> Iterator[None]:
 def _enter(name: str, task: Task, reports: int, parent: int) -> None:
     """First and last thing that a worker's process does."""
     _die_with(parent)
+    show_name(name)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's
     gc.disable()
     code = 0
@@ -120,6 +138,12 @@ def _enter(name: str, task: Task, reports: int, parent: int) -> None:
     except BaseException as error:
         code = _report(reports, name, f"{type(error).__name__}: {error}")
     os._exit(code)
+
+
+def show_name(name: str) -> None:
+    """Give this process a name of up to 15 bytes that ``ps -o comm`` and ``top`` show (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def _die_with(parent: int) -> None:
@@ -168,26 +192,34 @@ class _Pulse:
     """When each worker last ended an instruction.
 
     One that has not for too long is at fault if it does not wait for a peer, or is stopped while it does; if everybody
-    waits, the job is in a deadlock.
+    waits, the job is in a deadlock. One that is seen stopped many times in a row is at fault at once.
     """
 
-    def __init__(self, records: Mapping[str, Record], limit_seconds: float, idle_seconds: float) -> None:
-        self._records, self._limit = records, limit_seconds
+    def __init__(self, records: Mapping[str, Vital], limit_seconds: float, idle_seconds: float, alone: bool) -> None:
+        self._records, self._limit, self._alone = records, limit_seconds, alone
         now = time.monotonic() + idle_seconds
         self._last = {name: (record.ticks, now) for name, record in records.items()}
+        self._stopped = dict.fromkeys(records, 0)
 
     def check(self, running: Mapping[str, BaseProcess]) -> None:
         """Raise WorkerFailed for the worker that has been at fault for longest, if there is one."""
         now = time.monotonic()
-        for name in running:
+        for name, process in running.items():
             ticks = self._records[name].ticks
             if ticks != self._last[name][0]:
                 self._last[name] = ticks, now
+            self._stopped[name] = self._stopped[name] + 1 if _is_stopped(process) else 0
+        self._check_silent(running, now)
+        for name, times in self._stopped.items():
+            if times > _STOPPED_TIMES:
+                raise WorkerFailed(name, "was stopped by a signal")
+
+    def _check_silent(self, running: Mapping[str, BaseProcess], now: float) -> None:
         still = sorted((n for n in running if now - self._last[n][1] > self._limit), key=lambda n: self._last[n][1])
         for name in still:
-            if not self._records[name].is_waiting or _is_stopped(running[name]):
+            if not self._records[name].is_waiting or self._stopped[name]:
                 raise WorkerFailed(name, f"made no progress for {self._limit:g} s (stopped or hung)")
-        if still and len(still) == len(running):
+        if still and len(still) == len(running) and not self._alone:
             raise WorkerFailed(still[0], f"all workers have waited for each other for {self._limit:g} s")
 
 

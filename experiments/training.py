@@ -13,9 +13,12 @@ import numpy as np
 
 from cost_models.costs import CostTable
 from executor.clock import ClockKind
-from executor.data import DataOptions, Passes, Stream, SyntheticStream, open_data
+from executor.data import DataOptions, Passes, Rows, Stream, SyntheticStream, open_data
+from executor.guard import Badge
 from executor.metrics import Metrics, normalized_entropy
+from executor.mpi import finish
 from executor.run import RunOptions, RunResult, run
+from executor.run_mpi import run_ranks
 from executor.worker import sessions
 from placement.plan import Plan
 from problem.errors import BadInput
@@ -162,6 +165,77 @@ def train(
     CheckpointFailed
         A checkpoint could not be written.
     """
+    training = _prepare(plan, costs, steps, clock, data, hang_seconds, watch, checkpoints)
+    return training.outcome(run(plan, training.options, training.stream))
+
+
+def train_ranks(
+    badge: Badge,
+    plan: Plan,
+    costs: CostTable,
+    steps: int,
+    clock: str = "cpu",
+    data: Data = Data(),
+    hang_seconds: float = 60.0,
+    checkpoints: Checkpoints = Checkpoints(),
+) -> Outcome | None:
+    """Do what :func:`train` does as one rank of an MPI job, all of whose ranks call this (``executor.run_mpi``).
+
+    Parameters
+    ----------
+    badge : Badge
+        Shows this rank's guard who it is and that it lives.
+    plan, costs, steps, clock, data, hang_seconds, checkpoints
+        As for :func:`train`.
+
+    Returns
+    -------
+    Outcome or None
+        The outcome on rank 0; None on all others.
+
+    Raises
+    ------
+    BadInput, CheckpointFailed
+        As :func:`train`; or the number of ranks is not that of the plan's workers.
+    """
+    training = _prepare(plan, costs, steps, clock, data, hang_seconds, None, checkpoints)
+    result = run_ranks(plan, training.options, training.stream, badge)
+    outcome = None if result is None else training.outcome(result)
+    finish()
+    return outcome
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What is to be run, and how what comes out is measured."""
+
+    options: RunOptions
+    stream: Stream
+    data: Data
+    held_out: Rows | None
+
+    def outcome(self, result: RunResult) -> Outcome:
+        steps = self.options.steps
+        if self.held_out is not None:
+            numbers = range(Passes(self.held_out).batches(result.plan.batch))
+            return _evaluated(result, steps, Passes(self.held_out), numbers, str(self.data.held_out))
+        if self.data.path is not None:
+            quality = _progressive(result, self.stream)
+            return Outcome(result, steps, quality, "the second half of the run, before each update")
+        numbers = range(result.next_batch, result.next_batch + EVALUATION_BATCHES)
+        return _evaluated(result, steps, self.stream, numbers, f"{EVALUATION_BATCHES} held-out batches")
+
+
+def _prepare(
+    plan: Plan,
+    costs: CostTable,
+    steps: int,
+    clock: str,
+    data: Data,
+    hang_seconds: float,
+    watch: Callable[[str], None] | None,
+    checkpoints: Checkpoints,
+) -> _Training:
     stream = data.stream(plan)
     held_out = open_data(data.held_out, plan.model, data.options) if data.held_out is not None else None
     if isinstance(stream, Passes):
@@ -172,26 +246,17 @@ def train(
         if watch is not None:
             watch(f"step {done} of {steps}")
 
-    durations = modelled_durations(plan, costs) if kind is ClockKind.PACED else None
     options = RunOptions(
         steps=steps,
         clock=kind,
         hang_seconds=hang_seconds,
-        durations=durations,
+        durations=modelled_durations(plan, costs) if kind is ClockKind.PACED else None,
         watch=tell,
         checkpoint=checkpoints.folder,
         checkpoint_every=checkpoints.every,
         resume=checkpoints.resume,
     )
-    result = run(plan, options, stream)
-    if held_out is not None:
-        return _evaluated(
-            result, steps, Passes(held_out), range(Passes(held_out).batches(plan.batch)), str(data.held_out)
-        )
-    if data.path is not None:
-        return Outcome(result, steps, _progressive(result, stream), "the second half of the run, before each update")
-    numbers = range(result.next_batch, result.next_batch + EVALUATION_BATCHES)
-    return _evaluated(result, steps, stream, numbers, f"{EVALUATION_BATCHES} held-out batches")
+    return _Training(options, stream, data, held_out)
 
 
 def _evaluated(result: RunResult, steps: int, stream: Stream, numbers: range, what: str) -> Outcome:

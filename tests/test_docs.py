@@ -16,6 +16,7 @@ A block in a language that is not listed here fails, so that nothing is left out
 import contextlib
 import csv
 import io
+import itertools
 import json
 import re
 import shlex
@@ -36,6 +37,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.is_file()]
 #: Programs that a page may call besides ours, whose options are not ours to check.
+#: Programs that start the command behind their options.
+LAUNCHERS = {"mpiexec", "srun"}
 OTHER_PROGRAMS = {"cat", "cd", "git", "head", "ls", "pip", "python", "python3", "python3.11"}
 LANGUAGES = {"python", "text", "console", "sh", "toml", "yaml", "json", "csv", ""}
 
@@ -138,7 +141,10 @@ def test_commands_parse(page):
 
 
 def check_command(words: list[str]) -> None:
-    """Raise if a command of ours does not parse; nothing is run."""
+    """Raise if a command of ours does not parse; nothing is run. Settings and launchers in front of it do not count."""
+    words = list(itertools.dropwhile(lambda word: re.match(r"[A-Z_]+=", word), words))
+    if words[0] in LAUNCHERS:
+        words = list(itertools.dropwhile(lambda word: word not in {"hiertrain", *OTHER_PROGRAMS}, words))
     if words[:3] == ["python", "-m", "hiertrain"]:
         words = ["hiertrain", *words[3:]]
     program, *arguments = [word for word in words if word != "--debug"]  # may stand anywhere

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hiertrain.output import emit, progress
+from hiertrain.output import emit, progress, table
 
 if TYPE_CHECKING:
+    from executor.guard import Badge
     from executor.run import RunResult
+    from experiments.training import Outcome
+    from placement.plan import Plan
 
 
 class ClockName(StrEnum):
@@ -20,6 +23,13 @@ class ClockName(StrEnum):
     WALL = "wall"
     CPU = "cpu"
     PACED = "paced"
+
+
+class Backend(StrEnum):
+    """How workers run and talk."""
+
+    PROCESSES = "processes"
+    MPI = "mpi"
 
 
 class Format(StrEnum):
@@ -35,6 +45,9 @@ class Format(StrEnum):
 def command(
     plan: Annotated[Path, typer.Argument(help="Plan file, from hiertrain solve.")],
     steps: Annotated[int, typer.Option(min=2, help="Batches of every thread.")] = 100,
+    backend: Annotated[
+        Backend, typer.Option(help="Processes of this machine, or ranks of mpiexec, one for each worker.")
+    ] = Backend.PROCESSES,
     clock: Annotated[ClockName, typer.Option(help="Clock of the throughput.")] = ClockName.CPU,
     data: Annotated[Path | None, typer.Option(help="Click log to train on; default: synthetic clicks.")] = None,
     eval_data: Annotated[Path | None, typer.Option(help="Click log to measure the trained model with.")] = None,
@@ -50,37 +63,74 @@ def command(
     checkpoint: Annotated[Path | None, typer.Option(help="Folder to save the run in; the end is saved too.")] = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between two checkpoints.")] = 1000,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint, if there is one.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the workers by MPI rank, and train nothing.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Train a plan for real on this machine, one process per worker.
+    """Train a plan for real: on this machine, one process per worker, or under mpiexec on many.
 
     Example: hiertrain run plan.json --steps 200 --data clicks.tsv
+
+    Example: mpiexec -n 6 hiertrain run plan.json --backend mpi
     """
     from executor.data.files import DataOptions
-    from experiments.training import Checkpoints, Data, train
+    from executor.guard import guarded
+    from experiments.training import Checkpoints, Data, train, train_ranks
     from placement.planfile import load_plan
 
-    loaded = load_plan(plan)
+    if dry_run:
+        _emit_ranks(load_plan(plan).plan, as_json)
+        return
     saved = Checkpoints(checkpoint, checkpoint_every, resume)
     chosen = "" if data_format is Format.AUTO else str(data_format)
     options = DataOptions(chosen, hash_ids, label, tuple(filter(None, dense_columns.split(","))))
     logs = Data(data, options, epochs, eval_data)
+
+    def as_rank(badge: Badge) -> None:
+        loaded = load_plan(plan)
+        outcome = train_ranks(badge, loaded.plan, loaded.costs, steps, str(clock), logs, hang_seconds, saved)
+        if outcome is not None:
+            _emit(outcome, backend, trace, as_json)
+
+    if backend is Backend.MPI:
+        guarded(as_rank, hang_seconds)
+        return
+    loaded = load_plan(plan)
     with progress("training") as watch:
         outcome = train(loaded.plan, loaded.costs, steps, str(clock), logs, hang_seconds, watch, saved)
+    _emit(outcome, backend, trace, as_json)
+
+
+def _emit_ranks(plan: Plan, as_json: bool) -> None:
+    from executor.run_mpi import crew_of, machine_of
+    from programs.transform import transform
+
+    rows = [
+        {"rank": rank, "worker": worker.name, "machine": machine_of(worker), "node": worker.node.name}
+        for rank, worker in enumerate(crew_of(transform(plan)))
+    ]
+    headers = ("rank", "worker", "machine", "node")
+    document = {"ranks": len(rows), "workers": rows}
+    emit(as_json, document, lambda: table(headers, [[str(row[name]) for name in headers] for row in rows]))
+
+
+def _emit(outcome: Outcome, backend: Backend, trace: Path | None, as_json: bool) -> None:
     if trace is not None:
         from simulator.perfetto import write_trace
 
         write_trace(trace, outcome.result.timeline)
-    document = {**outcome.to_json_dict(), "backend": "processes"}
+    document = {**outcome.to_json_dict(), "backend": str(backend)}
     emit(as_json, document, lambda: _text(outcome.result, document))
 
 
 def _text(result: RunResult, document: dict[str, Any]) -> str:
     quality = document["normalized_entropy"]
+    what = "ranks" if document["backend"] == Backend.MPI else "processes"
     lines = [
         f"measured    {result.samples_per_second:,.0f} samples/s on the {result.clock} clock, "
         f"{result.wall_samples_per_second:,.0f} on the wall",
-        f"workers     {len(result.workers)} processes, {document['steps'] - result.first_step} steps",
+        f"workers     {len(result.workers)} {what}, {document['steps'] - result.first_step} steps",
         f"loss        {document['first_loss']:.4f} at first, {document['loss']:.4f} in the end",
         f"quality     normalised entropy {quality:.4f} ({document['evaluated_on']})" if quality is not None else "",
         _held_out(document["held_out"]),

@@ -27,7 +27,8 @@ from executor.checkpoint import FILE_NAME, Done, load, save
 from executor.clock import ClockKind
 from executor.data import Batch, SyntheticStream
 from executor.errors import CheckpointFailed, WorkerFailed
-from executor.run import RunOptions, RunResult, run, segments
+from executor.job import segments
+from executor.run import RunOptions, RunResult, run
 from executor.state import JobState, allocate_state
 from hiertrain.cli import app
 from placement.plan import Plan, Shard, Sync

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def every_kind() -> Plan:
     return plans.plan(model, nodes=2, groups=2, sync_servers=1, tags={"top0": 1}, sync=Sync("background", 2))
 
 
-def slowly(plan: Plan, watch: Callable[[int], None], steps: int = 400, **settings: float) -> RunOptions:
+def slowly(plan: Plan, watch: Callable[[int], None], steps: int = 400, **settings: Any) -> RunOptions:
     """Options of a run in which every instruction takes 1 ms: many seconds, and next to no work."""
     durations = {worker.name: [1e-3] * len(worker.program) for worker in workers(transform(plan))}
     return RunOptions(steps=steps, clock=ClockKind.PACED, durations=durations, watch=watch, **settings)
