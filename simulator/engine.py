@@ -17,7 +17,6 @@ from heapq import heappop, heappush
 from typing import Any
 
 import simpy
-from simpy.core import EmptySchedule
 
 NANOSECONDS = 1_000_000_000
 
@@ -43,12 +42,11 @@ class Clock(simpy.Environment):
 
     def step(self) -> None:
         """Take the next event or call."""
-        queue: list[Any] = self._queue
-        if not queue or queue[0][3].__class__ is not tuple:
+        if not self._queue or self._queue[0][3].__class__ is not tuple:
             super().step()
-            return
-        self._now, _, _, (then, argument) = heappop(queue)
-        then(argument)
+        else:
+            self._now, _, _, (then, argument) = heappop(self._queue)
+            then(argument)
 
 
 class Engine:
@@ -84,10 +82,11 @@ class Engine:
 
     def run(self) -> bool:
         """Take events until :meth:`stop` is called or none is left; return whether it was stopped."""
-        step = self.env.step
-        try:
-            while not self._stopped:
-                step()
-        except EmptySchedule:
-            return self._stopped
-        return True
+        env, queue = self.env, self._queue
+        while queue and not self._stopped:
+            if queue[0][3].__class__ is tuple:  # what Clock.step does, without a call for each
+                env._now, _, _, (then, argument) = heappop(queue)
+                then(argument)
+            else:
+                env.step()
+        return self._stopped

@@ -25,9 +25,15 @@ from simulator.machines import Machine
 from simulator.primitives import Mailbox
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Service:
-    """Nanoseconds of service of a fan at every queue, for ranks with one rate of NIC; ``of_*``: running sums."""
+    """Nanoseconds of service of a fan at every queue, for ranks with one rate of NIC; ``of_*``: running sums.
+
+    ``memory`` is None where the servers' memory cannot hold anybody up. ``served`` and ``replied`` count the fans whose
+    messages and answers are not yet in the counters of links and servers.
+    """
+
+    fan: Fan
 
     where: Any  # the servers as an index of arrays over machines: a slice if they are numbered in a row
     receive: Any  # their receive sides as an index of arrays over links
@@ -35,11 +41,13 @@ class _Service:
     of_leave: Times
     enter: Times
     serve: Times
-    memory: Times
+    memory: Times | None
     answer: Times
     back: Times
     sent_bytes: int
     answer_bytes: int
+    served: int = 0
+    replied: int = 0
 
 
 Deliver = Callable[[tuple[Mailbox, Times]], None]
@@ -58,12 +66,17 @@ class FanNetwork:
         The servers among them get a :class:`ServerPool` in the place of their cores and memory.
     servers : sequence of int
         Indices of the embedding servers.
+
+    Attributes
+    ----------
+    engine : Engine
+        The clock.
     """
 
     def __init__(
         self, engine: Engine, network: FifoNetwork, machines: Sequence[Machine], servers: Sequence[int]
     ) -> None:
-        self._engine, self._network, self._count = engine, network, len(machines)
+        self.engine, self._network, self._count = engine, network, len(machines)
         cores = [math.ceil(machines[index].cores.capacity - 1e-9) for index in servers]
         self._core_free = np.full((len(machines), max(cores)), math.inf)
         self._memory_free = np.zeros((len(machines), 1))
@@ -71,19 +84,29 @@ class FanNetwork:
         self._core_rate, self._memory_rate = np.ones(len(machines)), np.ones(len(machines))
         self._latency = np.array([network.latency_ns(index) for index in range(len(machines))], dtype=np.float64)
         self._services: dict[tuple[Fan, float, float], _Service] = {}
+        network.before_reading = self.count
         for index, count in zip(servers, cores, strict=True):
             machine = machines[index]
             self._core_free[index, :count] = 0.0
             self._core_rate[index] = machine.cores.capacity / count
             self._memory_rate[index] = machine.memory_bytes_per_ns
-            machine.cores = ServerPool(engine, machine.cores.capacity, self._core_free[index], self._core_taken[index:])
-            machine.memory = ServerPool(
-                engine, machine.memory_bytes_per_ns, self._memory_free[index], self._memory_taken[index:]
-            )
+            free, taken = (self._core_free, self._memory_free), (self._core_taken, self._memory_taken)
+            machine.cores = ServerPool(self, machine.cores.capacity, free[0][index], taken[0][index:])
+            machine.memory = ServerPool(self, machine.memory_bytes_per_ns, free[1][index], taken[1][index:])
+
+    def count(self) -> None:
+        """Bring the counters of links and servers up to date; a sum over fans is much cheaper than a sum at each."""
+        for service in self._services.values():
+            fan, served, replied = service.fan, service.served, service.replied
+            self._network.taken[service.receive] += fan.sent_bytes * served
+            self._network.taken[service.where] += fan.answer_bytes * replied
+            self._core_taken[service.where] += fan.serve_ns * served
+            self._memory_taken[service.where] += fan.traffic_bytes * served
+            service.served = service.replied = 0
 
     def scatter(self, scatter: Scatter, source: int, factor: float, deliver: Deliver) -> None:
         """Send a fan whose last message leaves now."""
-        fan, network, now = scatter.fan, self._network, self._engine.now
+        fan, network, now = scatter.fan, self._network, self.engine.now
         service = self._service(fan, source)
         network.sent_bytes += service.sent_bytes
         network.taken[source] += service.sent_bytes
@@ -93,7 +116,7 @@ class FanNetwork:
         first = round(ends.item(0) - service.leave.item(0))
         fanned = (scatter, service, source, ends, deliver)
         if first > now:
-            self._engine.at(first, self._serve, fanned)
+            self.engine.at(first, self._serve, fanned)
         else:
             self._serve(fanned)
 
@@ -103,20 +126,20 @@ class FanNetwork:
         fan, network, where, receive = scatter.fan, self._network, service.where, service.receive
         entered = np.maximum(ends - service.leave, network.free[receive]) + service.enter
         network.free[receive] = entered
-        network.taken[receive] += fan.sent_bytes
         network.arrived_bytes += service.sent_bytes
-        served = self._work(fan, service, np.maximum(entered, ends) + self._latency[source])
+        service.served += 1
+        served = self._work(service, np.maximum(entered, ends) + self._latency.item(source))
         if not fan.answered:
             return
         network.sent_bytes += service.answer_bytes
         begun = np.maximum(served, network.free[where])
         sent = begun + service.answer
         network.free[where] = sent
-        network.taken[where] += fan.answer_bytes
-        first = max(self._engine.now, round(begun.min().item()))
-        self._engine.at(first, self._answer, (scatter, service, source, begun, sent, deliver))
+        service.replied += 1
+        first = max(self.engine.now, round(begun.min().item()))
+        self.engine.at(first, self._answer, (scatter, service, source, begun, sent, deliver))
 
-    def _work(self, fan: Fan, service: _Service, arrived: Times) -> Times:
+    def _work(self, service: _Service, arrived: Times) -> Times:
         """Let the servers work; return when each is done."""
         where = service.where
         rows = self._core_free[where]
@@ -125,10 +148,10 @@ class FanNetwork:
         rows[chosen] = ends
         if not isinstance(where, slice):  # then the rows are a copy
             self._core_free[where] = rows
-        self._core_taken[where] += fan.serve_ns
+        if service.memory is None:
+            return ends
         memory = np.maximum(arrived, self._memory_free[where, 0]) + service.memory
         self._memory_free[where, 0] = memory
-        self._memory_taken[where] += fan.traffic_bytes
         done: Times = np.maximum(ends, memory)
         return done
 
@@ -154,14 +177,19 @@ class FanNetwork:
         if key not in self._services:
             servers, receive = fan.servers, fan.servers + self._count
             out = fan.sent_bytes / leave
+            serve, memory = fan.serve_ns / self._core_rate[servers], fan.traffic_bytes / self._memory_rate[servers]
+            # If as many jobs as there are cores pass the memory one after the other while one passes a core, memory is
+            # always free before a core is.
+            slack = np.all(memory * np.isfinite(self._core_free[servers]).sum(axis=1) <= serve)
             self._services[key] = _Service(
+                fan,
                 _index(servers),
                 _index(receive),
                 out,
                 out.cumsum(),
                 fan.sent_bytes / network.rates_of(receive),
-                fan.serve_ns / self._core_rate[servers],
-                fan.traffic_bytes / self._memory_rate[servers],
+                serve,
+                None if slack else memory,
                 fan.answer_bytes / network.rates_of(servers),
                 fan.answer_bytes / back,
                 round(float(fan.sent_bytes.sum())),
@@ -186,8 +214,8 @@ class ServerPool:
 
     Parameters
     ----------
-    engine : Engine
-        The clock.
+    fans : FanNetwork
+        Whose queues they are.
     capacity : float
         Work per nanosecond.
     row : ndarray, shape (most servers of a pool,)
@@ -196,23 +224,24 @@ class ServerPool:
         Its first element counts the work.
     """
 
-    def __init__(self, engine: Engine, capacity: float, row: Times, taken: Times) -> None:
+    def __init__(self, fans: FanNetwork, capacity: float, row: Times, taken: Times) -> None:
         self.capacity = capacity
-        self._engine, self._row, self._taken = engine, row, taken
+        self._fans, self._row, self._taken = fans, row, taken
         self._rate = capacity / int(np.isfinite(row).sum())
 
     def served(self) -> float:
         """Work done so far."""
-        left = self._row[np.isfinite(self._row)] - self._engine.now
+        self._fans.count()
+        left = self._row[np.isfinite(self._row)] - self._fans.engine.now
         return float(self._taken[0] - self._rate * left[left > 0.0].sum())
 
     def add(self, work: float, then: Callable[[Any], None], argument: Any) -> None:
         """Queue a job; ``then(argument)`` is called when its work is done."""
         core = int(self._row.argmin())
-        end = max(float(self._row[core]), self._engine.now) + work / self._rate
+        end = max(float(self._row[core]), self._fans.engine.now) + work / self._rate
         self._row[core] = end
         self._taken[0] += work
-        self._engine.at(round(end), then, argument)
+        self._fans.engine.at(round(end), then, argument)
 
 
 def _pass(ready: Times, service: Times, total: Times, free: float) -> Times:

@@ -74,6 +74,8 @@ class FifoNetwork(Network):
     ----------
     free, taken : ndarray, shape (links,)
         When each link is free again, in nanoseconds; bytes that it was given so far.
+    before_reading : callable or None
+        Brings ``taken`` up to date for whoever keeps part of it elsewhere.
     """
 
     def __init__(self, engine: Engine, nics: Sequence[Nic], uplinks: Sequence[float] = ()) -> None:
@@ -82,9 +84,12 @@ class FifoNetwork(Network):
         self.free = np.zeros(len(self._capacity))
         self.taken = np.zeros(len(self._capacity))
         self._paths: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.before_reading: Callable[[], None] | None = None
 
     def served_bytes(self) -> tuple[list[float], list[float]]:
         """Bytes that have left each machine, and that have reached each machine, through its NIC so far."""
+        if self.before_reading is not None:
+            self.before_reading()
         now, machines = self._engine.now, len(self._nics)
         finite = np.where(np.isfinite(self._rates), self._rates, 0.0)
         left = (self.taken - finite * np.maximum(0.0, self.free - now)).tolist()

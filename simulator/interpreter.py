@@ -70,7 +70,7 @@ class Interpreter:
         self._shadows: dict[Runner, Shadow] = {}
         self._unfinished = 0
         self._ready: deque[Runner] = deque()
-        self._draining = False
+        self._moving = False
         self._start: dict[type[Primitive], Callable[[Runner, Any], bool]] = {
             Work: self._work,
             Emit: self._emit,
@@ -128,38 +128,39 @@ class Interpreter:
 
     def _begin(self, runner: Runner) -> None:
         runner.begin_step(self._engine.now)
-        self._ready.append(runner)
-        self._drain()
+        self._move(runner)
 
     def _go_on(self, runner: Runner) -> None:
         """The primitive under way has ended: go on with the next."""
         if self._passed(runner):
-            self._ready.append(runner)
-        self._drain()
+            self._move(runner)
 
-    def _drain(self) -> None:
-        if self._draining:
+    def _move(self, runner: Runner) -> None:
+        """Start what comes next; a worker that is called on while another moves waits for its turn."""
+        ready = self._ready
+        ready.append(runner)
+        if self._moving:
             return
-        self._draining = True
-        while self._ready:
-            self._advance(self._ready.popleft())
-        self._draining = False
+        self._moving = True
+        while ready:
+            self._advance(ready.popleft())
+        self._moving = False
 
     def _advance(self, runner: Runner) -> None:
         """Start primitives until one takes time or the worker has ended."""
-        start = self._start
+        start, passed = self._start, self._passed
         while True:
             primitive = runner.flat[runner.position]
-            if not start[type(primitive)](runner, primitive) or not self._passed(runner):
+            if not start[primitive.__class__](runner, primitive) or not passed(runner):
                 return
 
     def _passed(self, runner: Runner) -> bool:
         """Note the end of a primitive; return whether the worker goes on at once."""
-        last = runner.flat[runner.position].last
-        runner.position += 1
-        if last and self._record:
+        position = runner.position
+        if self._record and runner.flat[position].last:
             runner.ends.append(self._engine.now)
-        return runner.position < len(runner.flat) or self._end_step(runner)
+        runner.position = position = position + 1
+        return position < len(runner.flat) or self._end_step(runner)
 
     def _end_step(self, runner: Runner) -> bool:
         runner.step += 1

@@ -7,8 +7,10 @@ Rates are max-min fair (progressive filling: Bertsekas and Gallager, Data Networ
 out once per instant, after everything that ends or starts at that instant.
 
 Flows between the same two machines always have the same rate, so they form one class with one clock (bytes that each of
-its flows got), like the jobs of :class:`simulator.shared.SharedResource`. The cost of a change is that of the classes,
-not of the flows. The network knows machines by index and nothing of workers or plans.
+its flows got), like the jobs of :class:`simulator.shared.SharedResource`. A change touches the classes that it reaches
+through *tight* links alone: a link is tight if the active classes that cross it could together fill it, each as fast as the
+slowest other link of its path allows; the others cannot bind, whatever the rates. The cost of a change is that of the
+classes that it reaches, not of the flows nor of the network. Knows machines by index and nothing of workers or plans.
 """
 
 from __future__ import annotations
@@ -47,10 +49,22 @@ class _Class:
     source: int
     target: int
     path: tuple[int, ...]
+    most: tuple[float, ...]  # for each link of the path, the rate of the slowest of the others
     rate: float = 0.0  # bytes per nanosecond and flow
     clock: float = 0.0  # bytes that each active flow got since the class was last empty
+    since: int = 0  # time at which the clock was brought up to date
     served: float = 0.0  # bytes that all flows got, ever
+    end: int = 0  # when the first of them ends, at the present rate
+    armed: int = -1  # time of the valid event, not after the end; -1 for none
     flows: list[tuple[float, int, Delivery]] = field(default_factory=list)  # heap: clock at the end, sequence
+
+    def advance(self, now: int) -> None:
+        """Bring the clock up to date."""
+        if now > self.since:
+            step = self.rate * (now - self.since)
+            self.clock += step
+            self.served += step * len(self.flows)
+            self.since = now
 
 
 def max_min_rates(flows: Sequence[tuple[int, ...]], capacity: Sequence[float]) -> list[float]:
@@ -134,12 +148,12 @@ class Network:
         self._capacity = rates * 2 + racks * 2  # links: transmit sides, receive sides, uplinks up, uplinks down
         self._latency = [to_ns(nic.latency_seconds) for nic in nics]
         self._classes: dict[tuple[int, int], _Class] = {}
-        self._active: dict[tuple[int, int], _Class] = {}
+        self._crossing: list[dict[_Class, None]] = [{} for _ in self._capacity]  # active classes of each link
+        self._potential = [0.0] * len(self._capacity)  # what they could fill of it, see above
+        self._tight = [False] * len(self._capacity)  # as it was when rates were last worked out
+        self._touched: dict[_Class, None] = {}  # classes whose number of flows has changed since then
         self._ideal: dict[tuple[int, int], tuple[int, float]] = {}  # latency, rate of the slowest link
-        self._since = 0  # time at which the clocks of the classes were brought up to date
         self._sequence = 0
-        self._token = 0  # an end event with another token is stale
-        self._settling = False
         self.sent_bytes = 0
         self.arrived_bytes = 0
 
@@ -183,87 +197,121 @@ class Network:
 
     def served_bytes(self) -> tuple[list[float], list[float]]:
         """Bytes that have left each machine, and that have reached each machine, through its NIC so far."""
-        self._advance()
         sent, received = [0.0] * len(self._nics), [0.0] * len(self._nics)
         for flows in self._classes.values():
+            flows.advance(self._engine.now)
             sent[flows.source] += flows.served
             received[flows.target] += flows.served
         return sent, received
 
     def rates(self) -> dict[tuple[int, int], tuple[int, float]]:
         """Active classes: (source, target) -> (flows, bytes per second of each). For probes."""
-        return {key: (len(c.flows), c.rate * NANOSECONDS) for key, c in self._active.items()}
+        return {key: (len(c.flows), c.rate * NANOSECONDS) for key, c in self._classes.items() if c.flows}
 
     def _start(self, source: int, target: int, size_bytes: int, delivery: Delivery) -> None:
-        self._advance()
-        key = (source, target)
-        flows = self._active.get(key)
+        flows = self._classes.get((source, target))
         if flows is None:
-            flows = self._classes.get(key)
-            if flows is None:
-                flows = self._classes[key] = _Class(source, target, self.path(source, target))
-            self._active[key] = flows
+            path = self.path(source, target)
+            most = tuple(min(self._capacity[other] for other in path if other != link) for link in path)
+            flows = self._classes[source, target] = _Class(source, target, path, most)
+        flows.advance(self._engine.now)
+        if not flows.flows:
+            self._join(flows)
         self._sequence += 1
         heappush(flows.flows, (flows.clock + size_bytes, self._sequence, delivery))
-        self._settle_later()
+        self._touch(flows)
+
+    def _join(self, flows: _Class) -> None:
+        """Note that a class has become active."""
+        for link, most in zip(flows.path, flows.most, strict=True):
+            self._crossing[link][flows] = None
+            self._potential[link] += most
+
+    def _leave(self, flows: _Class) -> None:
+        """Note that a class has ended."""
+        flows.clock, flows.rate, flows.armed = 0.0, 0.0, -1
+        for link, most in zip(flows.path, flows.most, strict=True):
+            crossing = self._crossing[link]
+            del crossing[flows]
+            self._potential[link] = self._potential[link] - most if crossing else 0.0
 
     def _deliver(self, delivery: Delivery) -> None:
         then, argument, size_bytes = delivery
         self.arrived_bytes += size_bytes
         then(argument)
 
-    def _advance(self) -> None:
-        now = self._engine.now
-        if now > self._since:
-            elapsed, self._since = now - self._since, now
-            for flows in self._active.values():
-                step = flows.rate * elapsed
-                flows.clock += step
-                flows.served += step * len(flows.flows)
-
-    def _settle_later(self) -> None:
-        if not self._settling:
-            self._settling = True
+    def _touch(self, flows: _Class) -> None:
+        """Let the rates be worked out once everything of this instant has happened."""
+        if not self._touched:
             self._engine.at(self._engine.now, self._settle, None, Order.SETTLE)
+        self._touched[flows] = None
 
     def _settle(self, _: None) -> None:
-        """Work out the rates for the flows that are active now and arm the event of the next end."""
-        self._settling = False
-        self._token += 1
-        if not self._active:
+        """Work out the rates of the classes that the changes of this instant reach and arm the events of their ends."""
+        touched, now = self._touched, self._engine.now
+        self._touched = {}
+        reached = self._reached(touched)
+        if len(reached) == 1:
+            (lone,) = reached
+            self._pace(lone, min(self._capacity[link] for link in lone.path) / len(lone.flows), now)
             return
-        active = list(self._active.values())
-        links = [(*c.path, len(c.flows)) for c in active]
-        soonest, first = math.inf, active[0]
-        for flows, rate in zip(active, max_min_rates(links, self._capacity), strict=True):
-            flows.rate = rate
-            left = (flows.flows[0][0] - flows.clock) / rate
-            if left < soonest:
-                soonest, first = left, flows
-        end = self._engine.now + max(0, math.floor(soonest + 0.5))
-        self._engine.at(end, self._end, (self._token, first))
+        links = [(*flows.path, len(flows.flows)) for flows in reached]
+        for flows, rate in zip(reached, max_min_rates(links, self._capacity), strict=True):
+            if rate != flows.rate or flows in touched:
+                self._pace(flows, rate, now)
 
-    def _end(self, armed: tuple[int, _Class]) -> None:
-        """End the flow for which the event was armed and all others that are within half a nanosecond of their end."""
-        token, first = armed
-        if token != self._token:
+    def _reached(self, touched: dict[_Class, None]) -> list[_Class]:
+        """Active classes whose rates the touched ones may change, themselves among them."""
+        capacity, potential, tight, crossing = self._capacity, self._potential, self._tight, self._crossing
+        found = {flows: None for flows in touched if flows.flows}
+        links: dict[int, None] = {}
+        for flows in touched:
+            for link in flows.path:
+                before, tight[link] = tight[link], potential[link] > capacity[link]
+                if before or tight[link]:
+                    links[link] = None
+        waiting = list(links)
+        while waiting:
+            for flows in crossing[waiting.pop()]:
+                if flows not in found:
+                    found[flows] = None
+                for link in flows.path:
+                    if tight[link] and link not in links:
+                        links[link] = None
+                        waiting.append(link)
+        return list(found)
+
+    def _pace(self, flows: _Class, rate: float, now: int) -> None:
+        """Set the rate of a class; an event that comes before the new end stands and is put off when its time has come."""
+        flows.advance(now)
+        flows.rate = rate
+        flows.end = now + max(0, math.floor((flows.flows[0][0] - flows.clock) / rate + 0.5))
+        if flows.armed < 0 or flows.end < flows.armed:
+            flows.armed = flows.end
+            self._engine.at(flows.end, self._end, (flows, flows.end))
+
+    def _end(self, due: tuple[_Class, int]) -> None:
+        """End the first flow of a class and all others that are within half a nanosecond of their end."""
+        flows, time = due
+        if flows.armed != time:
             return
-        self._advance()
-        ended: list[tuple[int, int, Delivery]] = []
-        for key, flows in list(self._active.items()):
-            reached = flows.clock + flows.rate * 0.5
-            if flows is first:
-                reached = max(reached, flows.flows[0][0])
-            while flows.flows and flows.flows[0][0] <= reached:
-                due, sequence, delivery = heappop(flows.flows)
-                flows.served += due - flows.clock  # what rounding to whole nanoseconds left over or took too much
-                ended.append((sequence, flows.source, delivery))
-            if not flows.flows:
-                flows.clock, flows.rate = 0.0, 0.0
-                del self._active[key]
-        self._settle_later()
-        for _, source, delivery in sorted(ended, key=lambda end: end[0]):
-            self._arrive_later(source, delivery)
+        if flows.end > time:
+            flows.armed = flows.end
+            self._engine.at(flows.end, self._end, (flows, flows.end))
+            return
+        flows.advance(time)
+        flows.armed = -1
+        reached = max(flows.clock + flows.rate * 0.5, flows.flows[0][0])
+        ended: list[Delivery] = []
+        while flows.flows and flows.flows[0][0] <= reached:
+            clock, _, delivery = heappop(flows.flows)
+            flows.served += clock - flows.clock  # what rounding to whole nanoseconds left over or took too much
+            ended.append(delivery)
+        if not flows.flows:
+            self._leave(flows)
+        self._touch(flows)
+        for delivery in ended:
+            self._arrive_later(flows.source, delivery)
 
     def _arrive_later(self, source: int, delivery: Delivery) -> None:
         latency = self._latency[source]

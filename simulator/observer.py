@@ -5,9 +5,11 @@ Knows which moments matter for the figures; ``simulator.report`` turns what it s
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from simulator import statistics
+from simulator.draws import STRATA
 from simulator.interpreter import Interpreter
 from simulator.runner import Runner
 from simulator.scenario import Scenario
@@ -95,6 +97,8 @@ class Observer:
         done, begun = [rank.done for rank in self.ranks], [rank.start_ns for rank in self.ranks]
         plan = self.scenario.plan
         period = plan.sync.gap if plan.sync is not None and plan.sync.mode == "foreground" else 1
+        if self.scenario.mixing and self.steps - self.warmup >= 4 * STRATA:
+            period = math.lcm(period, STRATA)  # whole strata: their mean is 1
         return statistics.estimate(done, begun, plan.batch, self.warmup, period)
 
     def step(self, runner: Runner) -> None:

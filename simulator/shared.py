@@ -41,8 +41,8 @@ class SharedResource:
         self._since = 0  # time at which _clock and served were brought up to date
         self._served = 0.0
         self._sequence = 0
-        self._armed = -1  # time of the valid end event, -1 for none
-        self._token = 0  # an end event with another token is stale
+        self._due = 0  # when the first job ends, at the present rate
+        self._armed = -1  # time of the valid event, not after that; -1 for none
         self._ending = False
 
     def served(self) -> float:
@@ -67,21 +67,25 @@ class SharedResource:
             self._since = now
 
     def _arm(self) -> None:
-        """Set the rate for the present number of jobs and arm the event of the next end."""
-        if not self._jobs:
+        """Set the rate for the present number of jobs; an event that comes before the end stands and is put off then."""
+        count = len(self._jobs)
+        if not count:
             self._clock, self._rate, self._armed = 0.0, 0.0, -1
-            self._token += 1
             return
-        self._rate = min(self._limit, self.capacity / len(self._jobs))
-        left = (self._jobs[0][0] - self._clock) / self._rate
-        end = self._engine.now + max(0, math.floor(left + 0.5))
-        if end != self._armed:
-            self._armed = end
-            self._token += 1
-            self._engine.at(end, self._end, self._token)
+        rate = self.capacity / count
+        self._rate = rate = min(rate, self._limit)
+        now = self._engine.now
+        self._due = due = now + max(0, math.floor((self._jobs[0][0] - self._clock) / rate + 0.5))
+        if self._armed < 0 or due < self._armed:
+            self._armed = due
+            self._engine.at(due, self._end, due)
 
-    def _end(self, token: int) -> None:
-        if token != self._token:
+    def _end(self, time: int) -> None:
+        if time != self._armed:
+            return
+        if self._due > time:
+            self._armed = self._due
+            self._engine.at(self._due, self._end, self._due)
             return
         self._advance()
         self._armed, self._ending = -1, True

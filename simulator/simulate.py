@@ -13,6 +13,7 @@ from programs.transform import transform
 from simulator import statistics
 from simulator.bound import bound
 from simulator.conditions import UNDISTURBED, Conditions
+from simulator.draws import STRATA
 from simulator.fidelity import Fidelity, choose
 from simulator.folding import UNFOLDED, Folding, primitives_per_step, strongest
 from simulator.machines import Sharing, default_sharing, nodes_of
@@ -124,6 +125,8 @@ def simulate(
         warmup = min(SHORT_WARMUP, made // 3) if large else statistics.default_warmup(made)
     if precision is None and large and not conditions.eventful:
         precision = PRECISION
+    if scenario.mixing and warmup < made - STRATA:
+        warmup = -(-warmup // STRATA) * STRATA
     observer = Observer(scenario, made, warmup, record, precision or None, watcher)
     observer.run()
     return report(observer, steps, time.perf_counter() - began)
