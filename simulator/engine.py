@@ -42,10 +42,11 @@ class Clock(simpy.Environment):
 
     def step(self) -> None:
         """Take the next event or call."""
-        if not self._queue or self._queue[0][3].__class__ is not tuple:
+        queue: list[Any] = self._queue
+        if not queue or queue[0][3].__class__ is not tuple:
             super().step()
         else:
-            self._now, _, _, (then, argument) = heappop(self._queue)
+            self._now, _, _, (then, argument) = heappop(queue)
             then(argument)
 
 
