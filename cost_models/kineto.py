@@ -77,12 +77,12 @@ class KinetoTrace:
         return replace(base, ops=ops, source=f"Kineto trace {Path(self.source).name}", notes=(*base.notes, *notes))
 
 
-def is_kineto(path: Path) -> bool:
+def is_kineto(path: str | Path) -> bool:
     """Whether a file is a Kineto trace."""
     return sniff(unwrap(path)).name == "kineto"
 
 
-def load_kineto(path: Path) -> KinetoTrace:
+def load_kineto(path: str | Path) -> KinetoTrace:
     """Read a Kineto trace.
 
     Raises

@@ -20,6 +20,7 @@ from hiertrain import __version__
 from hiertrain.commands import (
     bench,
     compare,
+    convert,
     demo,
     explain,
     figure,
@@ -90,7 +91,7 @@ def _fail(error: BaseException, code: int, message: str = "") -> NoReturn:
     raise SystemExit(code)
 
 
-for module in (demo, profile, solve, simulate, run, compare, explain, report, sweep, figure, presets, bench):
+for module in (demo, profile, solve, simulate, run, compare, explain, report, sweep, figure, convert, presets, bench):
     app.command(module.__name__.rpartition(".")[2])(guarded(module.command))
 
 

@@ -106,6 +106,8 @@ def parse_number(value: object) -> float:
     ValueError
         When the value is not a finite number without unit.
     """
+    if type(value) is float and math.isfinite(value):  # what the exact way returns for it, at once
+        return value
     return _as_float(_quantity(value, {"": Fraction(1)}, "", "a number, such as 1.5"))
 
 

@@ -87,6 +87,15 @@ FORMATS: tuple[Format, ...] = (
         sign.torchrec_csv,
         (_model("formats.torchrec_csv:read_model"), _placement("torchrec_csv")),
     ),
+    Format(
+        "torchrec-plan",
+        "TorchRec EmbeddingShardingPlan in JSON",
+        sign.torchrec_json,
+        (_model("formats.placements:torchrec_model"), ("placement", "problem.formats.placements:torchrec_placement")),
+    ),
+    Format(
+        "shards", "shards, one a line", sign.shards, (("placement", "problem.formats.placements:shards_placement"),)
+    ),
     Format("feature-spec", "NVIDIA feature spec", sign.feature_spec, (_model("formats.feature_spec:read_model"),)),
     Format(
         "torchrec-bench", "TorchRec benchmark config", sign.torchrec_yaml, (_model("formats.yaml_models:torchrec"),)

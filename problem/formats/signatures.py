@@ -69,6 +69,16 @@ def torchrec_csv(content: Content) -> bool:
     return {"table", "sharding", "ranks", "hash_size", "emb_dim"} <= set(_header(content))
 
 
+def torchrec_json(content: Content) -> bool:
+    """A sharding plan: modules, tables, sharding specs."""
+    return content.looks_like_json and "plan" in content.top_keys and '"sharding_spec"' in content.text
+
+
+def shards(content: Content) -> bool:
+    """A shard per line, with its server."""
+    return {"table", "server", "row_begin", "row_end"} <= set(_header(content))
+
+
 def tables(content: Content) -> bool:
     """Any other CSV; its reader names the columns that are missing."""
     return content.suffix == ".csv" and not clicks(content) and not reason(content)

@@ -103,7 +103,6 @@ def test_a_large_chakra_trace_is_read_whole():
         ("pytorch_et/pt2_et.json", 10),
         ("chakra/1.0.2-chakra.0.0.4.json", 90),
         ("chakra/1.0.2-chakra.0.0.4.tgz", 90),
-        ("pytorch_et/resnet_2gpu_et.json.gz", 3762),
     ],
 )
 def test_pytorch_traces_of_every_schema(name, operators):
