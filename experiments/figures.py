@@ -24,6 +24,8 @@ from cost_models.checked_json import write_json
 from experiments import questions
 from experiments.literature import literature_rows, literature_text
 from experiments.paced import paced_rows
+from experiments.plots import COLOURS, MARKERS
+from experiments.quality import conditions, drawing, replicas, tables, thresholds
 from experiments.validation import validate_predictions
 from problem.errors import BadInput
 from problem.local import fingerprint
@@ -31,10 +33,6 @@ from problem.presets import nearest
 
 Row = dict[str, Any]
 Watch = Callable[[str], None]
-
-#: Wong's colours for colour-blind readers (Nature Methods 8, 441, 2011), dark to light so that grey works too.
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 @dataclass(frozen=True)
@@ -223,6 +221,19 @@ FIGURES: Mapping[str, FigureInfo] = {
         ),
         FigureInfo("trainers", str(questions.trainers.__doc__), 1, questions.trainers, _draw_trainers),
         FigureInfo("group-size", str(questions.group_size.__doc__), 3, questions.group_size, _draw_group_size),
+        *(
+            FigureInfo(name, str(rows.__doc__), minutes, rows, draw_rows)
+            for name, minutes, rows, draw_rows in (
+                ("dct-mp", 5, tables.dct_mp, drawing.draw_changes),
+                ("dct-mp-conditions", 3, conditions.conditions, drawing.draw_conditions),
+                ("dct-dp", 3, tables.dct_dp, drawing.draw_changes),
+                ("dct-ablations", 2, tables.ablations, drawing.draw_changes),
+                ("dct-gradient-thresholds", 1, thresholds.gradient_thresholds, drawing.draw_gradient_thresholds),
+                ("dct-cut-thresholds", 1, thresholds.cut_thresholds, drawing.draw_cut_thresholds),
+                ("dct-laplace", 1, thresholds.laplace_kept, drawing.draw_laplace),
+                ("replicas", 3, replicas.replicas, drawing.draw_replicas),
+            )
+        ),
         FigureInfo("heuristics", str(questions.heuristics.__doc__), 1, questions.heuristics, _draw_heuristics),
     )
 }

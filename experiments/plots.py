@@ -10,6 +10,9 @@ from matplotlib.figure import Figure
 
 #: Wong's colours for colour-blind readers (Nature Methods 8, 441, 2011), of unlike lightness so that grey works too.
 PREDICTED, MEASURED = "#56B4E9", "#D55E00"
+#: All of them, dark to light.
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def plot_comparison(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

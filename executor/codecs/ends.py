@@ -186,10 +186,12 @@ class Loop:
         self._step = SERVING
         #: Bytes of all messages so far, and those of the same tensors as float32.
         self.bytes, self.plain_bytes = 0, 0
+        #: The latest activations, as they were sent.
+        self.latest: Floats = np.zeros((0, 0), np.float32)
 
     def forward(self, values: Floats) -> Floats:
         """Return what arrives of an activation; begins a step."""
-        self._step += 1
+        self._step, self.latest = self._step + 1, values
         return self._pass(self._sender, self._receiver, values, gradient=False)
 
     def backward(self, gradient: Floats) -> Floats:

@@ -20,7 +20,7 @@ BATCH = 128
 BOTTOM_CUT, TOP_CUT = "bottom_1", "top_1"
 #: Held-out batches, and samples of each.
 HELD_OUT, HELD_OUT_BATCH = 16, 2048
-#: Of four rates each the best after 2,000 steps without compression.
+#: Of three rates each the best without compression, in short runs of a wider model of this kind.
 LEARNING_RATES = {"sgd": 0.4, "adagrad": 0.02}
 #: First number of the held-out batches: beyond those of any run.
 FAR = 10_000_000

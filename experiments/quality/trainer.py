@@ -110,10 +110,12 @@ class Trainer:
 
     @property
     def wire_share(self) -> float:
-        """Bytes of all messages of the cell's cuts and servers so far over those of float32; 1 if it has none."""
-        loops = [loop for of_rank in self.loops for loop in of_rank.values()]
-        plain = sum(loop.plain_bytes for loop in loops)
-        return sum(loop.bytes for loop in loops) / plain if plain else 1.0
+        """Bytes of all that DCT and other codecs have sent so far over those of float32; 1 if nothing was counted."""
+        meters: list[Loop | ThresholdReducer] = [loop for of_rank in self.loops for loop in of_rank.values()]
+        if isinstance(self._reduce, ThresholdReducer):
+            meters.append(self._reduce)
+        plain = sum(meter.plain_bytes for meter in meters)
+        return sum(meter.bytes for meter in meters) / plain if plain else 1.0
 
 
 # ---- gradients of the dense parameters
@@ -180,7 +182,7 @@ class ThresholdReducer:
             {name: _gradient_codec(chosen, len(gradient)) for name, gradient in oracle.gradients.items()}
             for _ in range(ranks)
         ]
-        #: Elements sent so far over all there were.
+        #: Bytes of all messages so far, and those of the same gradients as float32.
         self.bytes, self.plain_bytes = 0, 0
 
     def __call__(self, gradients: Sequence[Mapping[str, Floats]], step: int) -> dict[str, Floats]:

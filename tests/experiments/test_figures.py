@@ -14,6 +14,17 @@ from problem.errors import BadInput
 from programs.transform import transform
 from programs.verify import verify
 
+CHANGES = [
+    {"family": family, "dropped": d, "change": 0.1, "low": -0.1, "high": 0.3, "published": published}
+    for family, d, published in (("control", 0.0, None), ("DCT-DP", 0.9, -0.04), ("DCT-DP", 0.95, None))
+]
+
+
+def trace(value: float) -> list[dict[str, float]]:
+    """Two points of a reading."""
+    return [{"step": step, "value": value, "low": value / 2, "high": 2 * value} for step in (100, 200)]
+
+
 ROWS = {
     "validation": [
         {"model": "m", "plan": "a", "measured": 1e3, "predicted": 1.1e3, "calibrated": 1.0e3},
@@ -25,6 +36,28 @@ ROWS = {
     ],
     "trainers": [{"architecture": "x", "machines": n, "simulated": 1e3 * n, "replicas": n} for n in (2, 4)],
     "group-size": [{"group_size": k, "all data-parallel": 1e3 * k, "bound": 2e3 * k} for k in (1, 2)],
+    "literature": [
+        {"anchor": "a", "what": "x", "deviation": deviation, "tolerance": 0.1, "met": deviation < 0.1}
+        for deviation in (0.05, 0.3)
+    ],
+    **dict.fromkeys(("dct-mp", "dct-dp", "dct-ablations"), CHANGES),
+    "dct-mp-conditions": [
+        CHANGES[0] | {"optimizer": optimizer, "width": 32, "cell": cell, "windows": "5 4 3 2 1 1 1 1"}
+        for optimizer in ("sgd", "adagrad")
+        for cell in ("bottom cut", "top cut")
+    ],
+    "dct-gradient-thresholds": [
+        row | {"dropped": name} for name in ("0.5", "0.99", "weibull shape") for row in trace(0.4)
+    ],
+    "dct-cut-thresholds": [
+        row | {"dropped": "0.9", "mode": mode} for mode in ("without DCT-MP", "with DCT-MP") for row in trace(0.2)
+    ],
+    "dct-laplace": [row | {"target": target} for target in ("0.25", "0.1") for row in trace(0.2)],
+    "replicas": [
+        {"rate": rate, "machines": n, "group_size": k, "replicas": n // k, "change": n, "low": n - 1, "high": n + 1}
+        for rate in (0.1, 0.4)
+        for k, n in ((1, 1), (1, 4), (4, 4), (4, 8))
+    ],
     "heuristics": [{"model": "m", "round robin": 1e3, "greedy": None, "ILP": 2e3, "bound": 2e3}],
 }
 

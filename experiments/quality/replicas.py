@@ -1,0 +1,167 @@
+"""Quality against the number of replicas, at equal samples: why hierarchical training joins machines into groups.
+
+EASGD as in the executor's foreground mode, in one process and so deterministic, with a stated staleness: all replicas
+compute a step on the tables as they were before it, then apply their gradients to the shared tables in turn; every ``GAP``
+steps they exchange with the centre in turn (x += alpha (centre - x), centre -= the same; alpha = 0.9 / replicas, Zhang,
+Choromanska and LeCun, 2015). A group of K machines with K ranks is one replica whose step is the mean over K batches: what
+a synchronous all-reduce computes. What is used in the end is the centre.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from executor.data import Batch
+from executor.oracle import Oracle
+from executor.parameters import Parameters
+from experiments.quality.study import Watch, in_parallel, interval
+from experiments.quality.task import BATCH, Clicks, clicks, dlrm
+from problem.model import Model
+
+Row = dict[str, Any]
+
+#: Batches of 128 samples that all machines together train on.
+BATCHES = 2048
+MACHINES = (1, 2, 4, 8, 16)
+RATES = (0.1, 0.4)
+SEEDS = 5
+#: Steps between two exchanges, and the sum of all replicas' elastic rates.
+GAP, BETA = 4, 0.9
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """How machines train together.
+
+    Parameters
+    ----------
+    machines, group_size : int
+        All machines, and those of a group; each is a rank.
+    rate : float
+        Learning rate.
+    """
+
+    machines: int
+    group_size: int
+    rate: float
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the dense parameters that differ between exchanges."""
+        return self.machines // self.group_size
+
+
+class Replicas:
+    """Replicas of a model kept together by EASGD; embedding tables are shared.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    count : int
+        Replicas; one needs no centre.
+    seed : int
+        Seed of the start values, the same for all.
+    """
+
+    def __init__(self, model: Model, count: int, seed: int) -> None:
+        first = Oracle(model, seed)
+        self.replicas = [first, *(self._copy(model, seed, first) for _ in range(count - 1))]
+        #: Where all start, and where the exchanges meet.
+        self.centre = self._copy(model, seed, first)
+        self._steps = 0
+
+    @staticmethod
+    def _copy(model: Model, seed: int, first: Oracle) -> Oracle:
+        parameters = Parameters(model)
+        parameters.initialise(seed)
+        return Oracle(model, seed, trained=(parameters, first.tables))
+
+    def step(self, batches: list[Batch]) -> None:
+        """Train each replica on a batch of its own; exchange if it is time."""
+        for replica, batch in zip(self.replicas, batches, strict=True):
+            replica.backward(batch)
+        for replica, batch in zip(self.replicas, batches, strict=True):
+            replica.update(batch)
+        self._steps += 1
+        if len(self.replicas) > 1 and self._steps % GAP == 0:
+            self.exchange(BETA / len(self.replicas))
+
+    def exchange(self, alpha: float) -> None:
+        """Move every replica and the centre towards each other, in turn."""
+        for replica in self.replicas:
+            for name in replica.parameters.operators:
+                mine, centre = replica.parameters.flat(name), self.centre.parameters.flat(name)
+                difference = np.float32(alpha) * (centre - mine)
+                mine += difference
+                centre -= difference
+
+    @property
+    def trained(self) -> Oracle:
+        """The model for use: the centre, or the only replica."""
+        return self.centre if len(self.replicas) > 1 else self.replicas[0]
+
+
+def train_fleet(fleet: Fleet, data: Clicks, seed: int) -> float:
+    """Train on all batches of a study; return the held-out normalised entropy."""
+    job = Replicas(replace(dlrm(), learning_rate=fleet.rate), fleet.replicas, seed)
+    for batches in steps_of(fleet, data.training):
+        job.step(batches)
+    return job.trained.evaluate(data.held_out).normalized_entropy
+
+
+def steps_of(fleet: Fleet, batches: tuple[Batch, ...]) -> Iterator[list[Batch]]:
+    """Yield the batches of each step, one for each replica: dealt to the machines, those of a group joined."""
+    size = fleet.group_size
+    for begin in range(0, len(batches) - fleet.machines + 1, fleet.machines):
+        own = batches[begin : begin + fleet.machines]
+        yield [_joined(own[at : at + size]) for at in range(0, fleet.machines, size)]
+
+
+def _joined(batches: tuple[Batch, ...]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    return Batch(
+        np.concatenate([batch.dense for batch in batches]),
+        {name: np.concatenate([batch.ids[name] for batch in batches]) for name in batches[0].ids},
+        np.concatenate([batch.labels for batch in batches]),
+    )
+
+
+def fleets() -> list[Fleet]:
+    """Plain replicas of one machine each, and groups of four."""
+    shapes = [*((n, 1) for n in MACHINES), *((n, 4) for n in MACHINES if n >= 4)]
+    return [Fleet(machines, size, rate) for rate in RATES for machines, size in shapes]
+
+
+def replicas(watch: Watch) -> list[Row]:
+    """What do replicas cost in quality at equal samples, alone and joined into groups?"""
+    tasks = [(part, seed) for seed in range(SEEDS) for part in (fleets()[::2], fleets()[1::2])]
+    runs = [run for part in in_parallel(_run, tasks, watch) for run in part]
+    base = {(fleet.rate, seed): found for fleet, seed, found in runs if fleet.machines == 1}
+    return [_row(fleet, [(seed, found) for one, seed, found in runs if one == fleet], base) for fleet in fleets()]
+
+
+def _run(part: list[Fleet], seed: int) -> list[tuple[Fleet, int, float]]:
+    data = clicks(dlrm(), seed, BATCHES, BATCH)
+    return [(fleet, seed, train_fleet(fleet, data, seed)) for fleet in part]
+
+
+def _row(fleet: Fleet, runs: list[tuple[int, float]], base: dict[tuple[float, int], float]) -> Row:
+    found = interval([100 * (quality / base[fleet.rate, seed] - 1) for seed, quality in runs])
+    return {
+        "rate": fleet.rate,
+        "machines": fleet.machines,
+        "group_size": fleet.group_size,
+        "replicas": fleet.replicas,
+        "batches": BATCHES,
+        "seeds": len(runs),
+        "normalized_entropy": float(np.mean([quality for _, quality in runs])),
+        "change": found.mean,
+        "low": found.low,
+        "high": found.high,
+    }
