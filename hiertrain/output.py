@@ -43,3 +43,17 @@ def progress(title: str) -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status(title) as status:
         yield lambda news: status.update(f"{title}: {news}")
+
+
+@contextlib.contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[float], None] | None]:
+    """Show a bar while something goes on, on a terminal; yields a function that takes the part that is done, 0 to 1."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=1.0)
+        yield lambda done: bar.update(task, completed=done)

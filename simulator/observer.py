@@ -6,6 +6,7 @@ Knows which moments matter for the figures; ``simulator.report`` turns what it s
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from simulator import statistics
@@ -41,6 +42,8 @@ class Observer:
 
     watcher : Watcher or None
         Told of every instruction.
+    progress : callable or None
+        Told the part of the steps that has been made.
 
     Attributes
     ----------
@@ -56,7 +59,9 @@ class Observer:
         record: bool,
         precision: float | None = None,
         watcher: Watcher | None = None,
+        progress: Callable[[float], None] | None = None,
     ) -> None:
+        self._progress, self._told = progress, 0.0
         self.scenario, self.warmup, self.record, self.precision = scenario, warmup, record, precision
         self._steps_made = 0
         self._finishing = False
@@ -112,8 +117,16 @@ class Observer:
         if runner.step == self.steps and self._end is None:
             self._end = self.take_snapshot()
         self._steps_made += 1
+        if self._progress is not None:
+            self._tell(self._progress)
         if self.precision is not None and self._steps_made % len(self.ranks) == 0:
             self._finish_if_precise(self.precision)
+
+    def _tell(self, progress: Callable[[float], None]) -> None:
+        done = min(1.0, self._steps_made / (self.steps * len(self.ranks)))
+        if done >= self._told + 0.01 or done == 1.0:
+            self._told = done
+            progress(done)
 
     def _finish_if_precise(self, precision: float) -> None:
         """End the run when enough steps have been made and the interval is narrow enough."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +55,7 @@ def simulate(
     conditions: Conditions = UNDISTURBED,
     fold: bool = True,
     watcher: Watcher | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> SimulationResult:
     """Simulate a plan.
 
@@ -85,6 +87,8 @@ def simulate(
         Whether one group or rank may stand for all that are alike in a plan above :data:`BUDGET`.
     watcher : Watcher, optional
         Told of the start and the end of every instruction (:mod:`simulator.watching`); nothing is folded or merged then.
+    progress : callable, optional
+        Told the part of the steps that has been made, a hundred times at most.
 
     Returns
     -------
@@ -104,7 +108,14 @@ def simulate(
     _check(plan, costs, steps, warmup, variation, precision, conditions)
     if conditions.resizes:
         settings: dict[str, Any] = {"steps": steps, "warmup": warmup, "sharing": sharing, "variation": variation}
-        settings |= {"record": record, "fidelity": fidelity, "precision": precision, "fold": fold, "watcher": watcher}
+        settings |= {
+            "record": record,
+            "fidelity": fidelity,
+            "precision": precision,
+            "fold": fold,
+            "watcher": watcher,
+            "progress": progress,
+        }
         return simulate_phases(plan, conditions, lambda part, now: simulate(part, costs, conditions=now, **settings))
     sharing = sharing or default_sharing(plan)
     if variation is None:
@@ -127,7 +138,7 @@ def simulate(
         precision = PRECISION
     if scenario.mixing and warmup < made - STRATA:
         warmup = -(-warmup // STRATA) * STRATA
-    observer = Observer(scenario, made, warmup, record, precision or None, watcher)
+    observer = Observer(scenario, made, warmup, record, precision or None, watcher, progress)
     observer.run()
     return report(observer, steps, time.perf_counter() - began)
 

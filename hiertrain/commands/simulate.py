@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hiertrain.output import emit, progress, table
+from hiertrain.output import emit, progress_bar
 
 if TYPE_CHECKING:
+    from placement.plan import Plan
     from simulator.result import SimulationResult
 
 
@@ -46,44 +47,31 @@ def command(
 
     Example: hiertrain simulate plan.json --trace timeline.json
     """
+    from hiertrain.simulation_text import simulation_json, simulation_text
     from placement.planfile import load_plan
-    from simulator.conditions import UNDISTURBED
+    from simulator.conditions import UNDISTURBED, Conditions
     from simulator.conditions_file import load_conditions
     from simulator.machines import Sharing
     from simulator.perfetto import write_trace
+    from simulator.relief import relieve
     from simulator.simulate import simulate
 
-    loaded = load_plan(plan)
-    with progress("simulating"):
-        result = simulate(
-            loaded.plan,
-            loaded.costs,
-            steps=steps,
-            sharing=Sharing(cores) if cores is not None else None,
-            record=trace is not None,
-            fidelity=str(fidelity),
-            conditions=load_conditions(faults) if faults is not None else UNDISTURBED,
-        )
+    loaded, disturbed = load_plan(plan), load_conditions(faults) if faults is not None else UNDISTURBED
+    settings: dict[str, Any] = {"steps": steps, "fidelity": str(fidelity)}
+    settings["sharing"] = Sharing(cores) if cores is not None else None
+
+    def simulated(changed: Plan, conditions: Conditions, **more: Any) -> SimulationResult:
+        with progress_bar("simulating") as watch:
+            return simulate(changed, loaded.costs, conditions=conditions, progress=watch, **settings, **more)
+
+    result = simulated(loaded.plan, disturbed, record=trace is not None)
+    relief = relieve(
+        loaded.plan, loaded.costs, disturbed, result, lambda other, now: simulated(other, now, record=False)
+    )
     if trace is not None and result.timeline is not None:
         write_trace(trace, result.timeline)
-    emit(as_json, result.to_json_dict(), lambda: _text(result))
-
-
-def _text(result: SimulationResult) -> str:
-    resources = ("cpu", "memory_bandwidth", "nic_tx", "nic_rx")
-    used = [
-        (role, *(f"{100 * found.get(resource, 0.0):.0f} %" for resource in resources))
-        for role, found in result.utilization.items()
-    ]
-    split = ", ".join(f"{name.replace('_', ' ')} {1e3 * s:.2f} ms" for name, s in result.time_split.items() if s > 0)
-    lines = [
-        f"predicted   {result.samples_per_second:,.0f} samples/s (95 % interval +- {result.ci95:,.0f})",
-        f"bottleneck  {result.bottleneck}",
-        f"rank's step {split}",
-        "",
-        table(("busy", "cpu", "memory bandwidth", "nic tx", "nic rx"), used),
-        "",
-        *(f"happened: {sentence}" for sentence in result.happened),
-        *(f"left out: {sentence}" for sentence in result.left_out),
-    ]
-    return "\n".join(lines)
+    emit(
+        as_json,
+        simulation_json(loaded.plan, result, relief),
+        lambda: simulation_text(loaded.plan, result, relief),
+    )

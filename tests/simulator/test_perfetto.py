@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 
 import pytest
@@ -94,3 +95,34 @@ def test_events_are_the_instructions_that_take_time(trace):
     names = {e["name"] for e in events if e["ph"] == "X"}
     assert {"layer0 forward", "layer1 backward", "exchange", "update rows", "lookup"} <= names
     assert any(name.startswith("all-reduce (") for name in names)
+
+
+def test_events_follow_the_schema(trace):
+    """Every event has the fields that the trace event format asks of its phase, of the right kinds, and no others."""
+    fields = {
+        "X": {"name": str, "cat": str, "ph": str, "pid": int, "tid": int, "ts": float, "dur": float, "args": dict},
+        "M": {"name": str, "ph": str, "pid": int, "tid": int, "args": dict},
+    }
+    for event in trace[1]:
+        kinds = fields[event["ph"]]
+        assert set(event) == set(kinds)
+        assert all(isinstance(event[name], kind) for name, kind in kinds.items())
+        assert event["ph"] == "M" or (event["ts"] >= 0 and event["dur"] > 0)
+
+
+@pytest.mark.slow
+def test_perfetto_reads_the_file(tmp_path):
+    """Perfetto's own trace processor finds every event, none of them misplaced. Its Python package does not ship that
+    program and would fetch it from the network; ``TRACE_PROCESSOR`` names a copy."""
+    processor = pytest.importorskip("perfetto.trace_processor", reason="the package perfetto is not installed")
+    binary = os.environ.get("TRACE_PROCESSOR")
+    if not binary:
+        pytest.skip("the package perfetto does not ship the trace processor, and TRACE_PROCESSOR names no copy of it")
+    plan = make_plan(MODEL, nodes=2, ranks=2, servers=1, hogwild=2)
+    path = tmp_path / "trace.json"
+    count = write_trace(path, simulate(plan, make_costs(MODEL), steps=6).timeline)
+    config = processor.TraceProcessorConfig(bin_path=binary)
+    with processor.TraceProcessor(trace=str(path), config=config) as loaded:
+        assert next(iter(loaded.query("select count(*) as n from slice"))).n == count
+        faults = "select sum(value) as n from stats where severity = 'error' or name like '%misplaced%'"
+        assert not next(iter(loaded.query(faults))).n
