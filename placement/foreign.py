@@ -80,7 +80,5 @@ def _names(placement: Placement, model: Model, source: str) -> dict[str, str]:
 
 
 def _shard(placed: PlacedShard, table: EmbeddingTable) -> Shard:
-    rows = placed.rows or (0, table.rows)
-    if (placed.columns or (0, table.dim)) != (0, table.dim):
-        raise InvalidPlan(f"table {table.name!r}: columns {placed.columns}: a plan splits tables by rows")
-    return Shard(table.name, placed.device, *rows)
+    whole = placed.columns in {None, (0, table.dim)}
+    return Shard(table.name, placed.device, *(placed.rows or (0, table.rows)), None if whole else placed.columns)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from placement.plan import DP, Plan
+from placement.plan import DP, Plan, Shard
 from problem.graph import Kind
 
 MOST_TABLES = 12
@@ -46,7 +46,8 @@ def arrows(plan: Plan) -> dict[tuple[str, str], list[str]]:
     found: dict[tuple[str, str], list[str]] = {}
     for op in plan.model.graph:
         if op.kind is Kind.LOOKUP:
-            sources = [f"ps{shard.server}" for shard in plan.shards if shard.table == op.table and shard.rows]
+            storage = plan.model.feature[op.table].storage
+            sources = [f"ps{shard.server}" for shard in plan.shards if shard.table == storage and shard.rows]
         else:
             sources = [_box(plan, op.name)]
         targets = {_box(plan, name) for name in plan.model.graph.consumers[op.name]}
@@ -116,8 +117,13 @@ def _operators(plan: Plan, tag: int | str) -> tuple[str, ...]:
 
 def _tables(plan: Plan, server: int) -> tuple[str, ...]:
     shards = plan.server_shards(server)
-    lines = [f"{shard.table} [{shard.row_begin:,}:{shard.row_end:,}]" for shard in shards[:MOST_TABLES]]
+    lines = [_part(shard) for shard in shards[:MOST_TABLES]]
     return (*lines, f"and {len(shards) - MOST_TABLES} more") if len(shards) > MOST_TABLES else tuple(lines)
+
+
+def _part(shard: Shard) -> str:
+    columns = "" if shard.columns is None else f", {shard.columns[0]}:{shard.columns[1]}"
+    return f"{shard.table} [{shard.row_begin:,}:{shard.row_end:,}{columns}]"
 
 
 def _shown(tensors: list[str]) -> str:

@@ -56,11 +56,7 @@ def _metadata(plan: Plan, shard: Shard) -> dict[str, Any]:
 
 
 def _columns(plan: Plan, shard: Shard) -> tuple[int, int]:
-    return 0, plan.model.table[shard.table].dim
-
-
-def _bytes(plan: Plan, shard: Shard) -> int:
-    return shard.rows * plan.model.table[shard.table].bytes_per_row
+    return shard.span(plan.model.table[shard.table])
 
 
 def shards_csv(plan: Plan) -> str:
@@ -71,7 +67,9 @@ def shards_csv(plan: Plan) -> str:
     for shard in plan.shards:
         node = plan.servers[shard.server].name
         rows = (shard.row_begin, shard.row_end)
-        writer.writerow([shard.table, shard.server, node, *rows, *_columns(plan, shard), _bytes(plan, shard)])
+        writer.writerow(
+            [shard.table, shard.server, node, *rows, *_columns(plan, shard), shard.bytes(plan.model.table[shard.table])]
+        )
     return text.getvalue()
 
 

@@ -14,6 +14,7 @@ Any other network is refused by name. Optimizers, regularisation, metrics and da
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,18 +100,17 @@ class _Feature:
 
 
 def _tables(features: list[_Feature]) -> list[dict[str, Any]]:
-    """Return the tables; features of one table add up to its pooling factor."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return the tables, each read by its first feature, and the further features that share them."""
+    count: Counter[str] = Counter()
+    found: list[dict[str, Any]] = []
     for feature in features:
-        new = {
-            "name": feature.table,
-            "rows": feature.rows,
-            "dim": feature.dim,
-            "pooling_factor": 0,
-            "dtype": feature.dtype,
-        }
-        found.setdefault(feature.table, new)["pooling_factor"] += feature.ids
-    return list(found.values())
+        name, count[feature.table] = feature.table, count[feature.table] + 1
+        if count[name] > 1:
+            found.append({"name": f"{name} ({count[name]})", "shares": name, "pooling_factor": feature.ids})
+        else:
+            sizes = {"rows": feature.rows, "dim": feature.dim, "dtype": feature.dtype}
+            found.append({"name": name, **sizes, "pooling_factor": feature.ids})
+    return found
 
 
 def _units(network: Message, *names: str) -> list[str]:

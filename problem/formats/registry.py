@@ -88,6 +88,12 @@ FORMATS: tuple[Format, ...] = (
         (_model("formats.torchrec_csv:read_model"), _placement("torchrec_csv")),
     ),
     Format(
+        "torchrec-stats",
+        "TorchRec sharding plan as its planner prints it",
+        sign.torchrec_stats,
+        (_model("formats.torchrec_csv:read_model"), _placement("torchrec_csv")),
+    ),
+    Format(
         "torchrec-plan",
         "TorchRec EmbeddingShardingPlan in JSON",
         sign.torchrec_json,

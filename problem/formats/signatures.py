@@ -79,6 +79,15 @@ def shards(content: Content) -> bool:
     return {"table", "server", "row_begin", "row_end"} <= set(_header(content))
 
 
+def torchrec_stats(content: Content) -> bool:
+    """A report of TorchRec's planner: text between number signs."""
+    return (
+        bool(re.match(r"#{20,}\s", content.head_text))
+        and "Evaluated" in content.text
+        and "Parameter Info" in content.text
+    )
+
+
 def tables(content: Content) -> bool:
     """Any other CSV; its reader names the columns that are missing."""
     return content.suffix == ".csv" and not clicks(content) and not reason(content)
@@ -220,7 +229,6 @@ _UNREAD: tuple[tuple[str, str], ...] = (
     (r"\A\s*num_ranks \d+", "a GOAL schedule: messages without operators"),
     (r"\Aissue,sys->id", "an ASTRA-sim timeline: times of another simulator"),
     (r"\ARank|\Arank,hbm_gb", "a summary by rank: tables are in the plan, one a line"),
-    (r"\A#+\s*\n?#.*\n?", "a printed TorchRec plan: give its tables as CSV (torchrec-csv)"),
     (r"\Atable,rows,index", "lookups into a table, not tables"),
     (r"Locality stats after processing", "statistics of index reuse: no tables"),
     (r'\A\s*\{\s*"dataset_id"', "a FuxiCTR feature map: vocabulary sizes without dims"),

@@ -1,4 +1,6 @@
-"""TorchRec sharding plans, one table a line: tables (rows, dim, pooling) and the ranks that hold their shards.
+"""TorchRec sharding plans, one table a line: CSV, or the report that the planner prints.
+
+Rows, dim and pooling factor of each table, and the ranks that hold its shards.
 
 The columns are those of the planner's own report (torchrec/distributed/planner/stats.py): ``hash_size`` rows,
 ``emb_dim``, ``cw_dim`` (columns of a shard), ``sum_pooling_factor`` (ids per sample of all features together),
@@ -27,6 +29,7 @@ from problem.errors import BadInput
 from problem.formats.content import Content
 from problem.formats.placement import PlacedShard, Placement
 from problem.formats.tables_model import model_around
+from problem.formats.torchrec_stats import parse_report
 from problem.model import Model
 
 _COLUMNS = ("table", "sharding", "ranks", "hash_size", "emb_dim")
@@ -69,7 +72,8 @@ def read_placement(content: Content) -> Placement:
 
 
 def _document(content: Content) -> Document:
-    document = parse_csv(content.text, content.source, "tables")
+    parse = parse_report if content.head_text.startswith("#") else _parse_csv
+    document = parse(content.text, content.source)
     rows = document.data["tables"]
     if not rows:
         raise BadInput(content.source, "tables", [], "at least one line below the header")
@@ -82,6 +86,10 @@ def _document(content: Content) -> Document:
         if seen[row["table"]] > 1:
             row["table"] += f" ({seen[row['table']]})"
     return document
+
+
+def _parse_csv(text: str, source: str) -> Document:
+    return parse_csv(text, source, "tables")
 
 
 def _pooling(row: Mapping[str, str]) -> str:

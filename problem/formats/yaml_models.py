@@ -6,7 +6,7 @@ pipelines is dropped; what it says of tables and of the dense part is taken or r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from problem.documents import Document, Location
@@ -96,8 +96,7 @@ def _additional(document: Document, at: Location, pooling: object) -> dict[str, 
 def primus(content: Content) -> Model:
     """Return the model of a Primus-DLRM configuration.
 
-    A table that several features share is one table whose pooling factor counts them all; a feature of a sequence group is
-    ``data.history_length`` ids long.
+    Features that share a table are features of one table; a feature of a sequence group is ``data.history_length`` ids long.
 
     Raises
     ------
@@ -110,17 +109,13 @@ def primus(content: Content) -> Model:
     sequences = {name for group in groups.values() for name in group}
     at: Location = ("model", "embedding_tables")
     tables = [
-        {
-            "name": _given(document, (*at, i, "name")),
-            "rows": _given(document, (*at, i, "num_embeddings")),
-            "dim": document.value((*at, i, "embedding_dim")) or _given(document, ("model", "embedding_dim")),
-            "pooling_factor": sum(length if name in sequences else 1 for name in table.get("features") or ["one"]),
-        }
-        for i, table in enumerate(_given(document, at))
+        entry
+        for i in range(len(_given(document, at)))
+        for entry in _primus_table(document, (*at, i), sequences, length)
     ]
     dense = document.value(("feature", "dense_features")) or []
     features = sum(_count(document, ("feature", "dense_features", i, "dim"), 1) for i in range(len(dense)))
-    notes = ["Primus-DLRM: concat interaction and plain MLPs stand for the network; mean pooling counts as sum"]
+    notes = ["Primus-DLRM: concat interaction and plain MLPs stand for the network"]
     return _network(
         document,
         content,
@@ -131,6 +126,22 @@ def primus(content: Content) -> Model:
         batch=_given(document, ("train", "batch_size")),
         notes=notes,
     )
+
+
+def _primus_table(
+    document: Document, at: Location, sequences: Collection[str], length: int
+) -> Iterator[dict[str, Any]]:
+    """Yield a table, read by its first feature, and its further features."""
+    name = _given(document, (*at, "name"))
+    pooling = document.value((*at, "pooling")) or "sum"
+    features = document.value((*at, "features")) or [name]
+    for i, feature in enumerate(features):
+        ids = {"pooling_factor": length if feature in sequences else 1, "pooling": pooling}
+        if i:
+            yield {"name": f"{name} ({feature})", "shares": name, **ids}
+        else:
+            dim = document.value((*at, "embedding_dim")) or _given(document, ("model", "embedding_dim"))
+            yield {"name": name, "rows": _given(document, (*at, "num_embeddings")), "dim": dim, **ids}
 
 
 def paddlerec(content: Content) -> Model:

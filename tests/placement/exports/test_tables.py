@@ -76,6 +76,27 @@ def test_shards_csv_reads_back(plan, tmp_path):
     assert plan_of_placement(placement, plan.model, Cluster("c", plan.groups[0]), "p.csv").shards == plan.shards
 
 
+def test_strips_of_columns_survive(plan, tmp_path):
+    """A table cut by columns, and one cut both ways, keep their strips in TorchRec's plan and in the CSV."""
+    shards = (
+        Shard("a", 0, 0, 10, (0, 2)),
+        Shard("a", 0, 0, 10, (2, 4)),
+        Shard('b "<x>"', 0, 0, 7, (0, 1)),
+        Shard('b "<x>"', 0, 0, 3, (1, 4)),
+        Shard('b "<x>"', 1, 3, 7, (1, 4)),
+    )
+    cut = replace(plan, shards=shards)
+    tables = torchrec_plan(cut)["plan"]["embedding_bag_collection"]
+    assert [table["sharding_type"] for table in tables.values()] == ["column_wise", "grid_shard"]
+    (tmp_path / "p.json").write_text(json.dumps(torchrec_plan(cut)))
+    (tmp_path / "p.csv").write_text(shards_csv(cut))
+    for name in ("p.json", "p.csv"):
+        content = Content(tmp_path / name)
+        placement = sniff(content).reader("placement")(content)
+        assert plan_of_placement(placement, plan.model, Cluster("c", plan.groups[0]), name).shards == shards
+    assert "a [0:10, 2:4]" in to_svg(cut)
+
+
 def test_broken_placements_are_named(tmp_path):
     """A shard without sizes or rank, and a line without numbers, are refused by field."""
     for shards, words in (([{}], "shard_sizes"), ([{"shard_sizes": [1, 1], "shard_offsets": [0, 0]}], "placement")):

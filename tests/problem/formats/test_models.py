@@ -17,8 +17,8 @@ HEADER = "table,sharding,ranks,hash_size,emb_dim,cw_dim,sum_pooling_factor\n"
 
 
 def sizes(model):
-    """Rows, dim and pooling factor of each table by name."""
-    return {table.name: (table.rows, table.dim, table.pooling_factor) for table in model.tables}
+    """Rows, dim and pooling factor of each feature by name."""
+    return {found.name: (found.rows, found.dim, found.pooling_factor) for found in model.feature.values()}
 
 
 def widths(model, prefix):
@@ -78,6 +78,22 @@ def test_the_production_plan_is_read_whole():
 
 
 @needs_shared
+def test_the_printed_report_says_the_same_as_the_csv():
+    """The report that the planner printed gives the same tables and the same shards as its rows in CSV."""
+    folder = INPUTS / "torchrec_plan"
+    printed, rows = folder / "sharding_stats_example.txt.gz", folder / "meta_1935_tables_plan.csv"
+    assert load_model(printed).tables == load_model(rows).tables
+    assert torchrec_placement(Content(printed)).shards == torchrec_placement(Content(rows)).shards
+
+
+def test_a_report_without_parameters_is_refused(tmp_path):
+    """A report that was cut off before its table of parameters is refused."""
+    (tmp_path / "r.txt").write_text("#" * 30 + "\n# Evaluated 0 proposal(s)\n# Parameter Info:\n")
+    with pytest.raises(BadInput, match="begins with FQN"):
+        load_model(tmp_path / "r.txt")
+
+
+@needs_shared
 @pytest.mark.parametrize(
     ("name", "dense", "tables", "first"),
     [
@@ -87,7 +103,7 @@ def test_the_production_plan_is_read_whole():
         ("torcheasyrec/dlrm_criteo.config", 13, 26, (40000000, 16, 1.0)),
         ("easyrec/deepfm_combo_on_avazu_ctr.config", 0, 23, (24, 16, 1.0)),
         ("paddlerec_dlrm/config_bigdata.yaml", 13, 26, (1000001, 16, 1.0)),
-        ("primus_dlrm/dlrm_baseline.yaml", 128, 7, (9390624, 64, 60.0)),
+        ("primus_dlrm/dlrm_baseline.yaml", 128, 13, (9390624, 64, 20.0)),
         ("torchrec_benchmark/sparse_data_dist_base.yml", 100, 173, (100000, 256, 30.0)),
     ],
 )
@@ -95,7 +111,7 @@ def test_public_configurations(name, dense, tables, first):
     """Each public configuration gives its tables, dense features and the size of its first table; and lives in its spec."""
     model = load_model(INPUTS / "model_configs" / name)
     found = [op.width for op in model.graph if op.kind is Kind.DENSE_INPUT]
-    assert (sum(found), len(model.tables)) == (dense, tables)
+    assert (sum(found), len(model.feature)) == (dense, tables)
     if first is not None:
         assert next(iter(sizes(model).values())) == first
     assert model_from_spec(model.spec) == model
@@ -130,7 +146,7 @@ def test_networks_that_are_not_modelled_are_named(tmp_path):
 
 
 def test_shared_embeddings_are_one_table(tmp_path):
-    """Two features of one ``embedding_name``, one of them a sequence of 5: one table, read six times a sample."""
+    """Two features of one ``embedding_name``, one of them a sequence of 5: one table, and a feature that shares it."""
     path = tmp_path / "m.config"
     sized = "embedding_name: 'v' embedding_dim: 4 num_buckets: 9"
     path.write_text(
@@ -139,7 +155,9 @@ def test_shared_embeddings_are_one_table(tmp_path):
         f"features {{ id_feature {{ feature_name: 'b' {sized} }} }} }} }}\n"
         "model_config { dlrm { final { hidden_units: [8] } } }\n"
     )
-    assert sizes(load_model(path)) == {"v": (9, 4, 6.0)}
+    model = load_model(path)
+    assert sizes(model) == {"v": (9, 4, 1.0), "v (2)": (9, 4, 5.0)}
+    assert [feature.shares for feature in model.feature.values()] == ["", "v"]
 
 
 @needs_shared
