@@ -198,23 +198,38 @@ class _Session:
     def _forward(self, op: Operator) -> None:
         place = self.home[op.name]
         for source in dict.fromkeys(op.inputs):
-            if self.graph[source].kind is Kind.LOOKUP and source not in self.fetched:
-                self.fetch(source)
-            if self.graph[source].kind is Kind.LOOKUP and place != self.rank and (source, place) not in self.parts:
-                self.parts[source, place] = 0
-                self._post(source, self.problem.bytes_of(source), self.rank, place)
-            self._take(source, self.problem.bytes_of(source), place)
+            if self.graph[source].kind is Kind.LOOKUP:
+                self._bring(source, place)
+            self._take(self._first(source), self._together(source), place)
         self._spend(place, self.costs.ops[op.name].forward.core_seconds)
         for target in self.users[op.name]:
             if target != place:
                 self._post(op.name, self.problem.bytes_of(op.name), place, target)
+
+    def _first(self, name: str) -> str:
+        """Name that stands for all tensors that travel in one message."""
+        return self.graph.message_of(name)[0]
+
+    def _together(self, name: str) -> int:
+        """Bytes of that message."""
+        return sum(self.problem.bytes_of(other) for other in self.graph.message_of(name))
+
+    def _bring(self, table: str, place: int) -> None:
+        """Fetch pooled rows on the rank, and send them on, with those that travel together, to another node once."""
+        for name in self.graph.message_of(table) if place != self.rank else (table,):
+            if name not in self.fetched:
+                self.fetch(name)
+        first = self._first(table)
+        if place != self.rank and (first, place) not in self.parts:
+            self.parts[first, place] = 0
+            self._post(first, self._together(table), self.rank, place)
 
     def _complete(self, name: str) -> None:
         """At a tensor's home: receive the gradients from other nodes, and add everything up."""
         at = self.home[name]
         remote = [node for node in self.users[name] if node != at]
         for node in remote:
-            self._take(f"d.{name}@{node}", self.problem.bytes_of(name), at)
+            self._take(f"d.{self._first(name)}@{node}", self._together(name), at)
         groups = len(self.users[name])
         if groups > 1:
             self._spend(at, (groups - 1) * self.costs.sum_seconds_per_byte * self.problem.bytes_of(name))
@@ -236,8 +251,10 @@ class _Session:
         if self.parts[key] < all_parts:
             return
         self._spend(place, (all_parts - 1) * self.costs.sum_seconds_per_byte * self.problem.bytes_of(source))
-        if place != self.home[source]:
-            self._post(f"d.{source}@{place}", self.problem.bytes_of(source), place, self.home[source])
+        first = self._first(source)
+        done = self.parts[f"done {first}", place] = self.parts.get((f"done {first}", place), 0) + 1
+        if place != self.home[source] and done == len(self.graph.message_of(source)):
+            self._post(f"d.{first}@{place}", self._together(source), place, self.home[source])
 
     def _update(self) -> None:
         problem, ranks = self.problem, self.problem.nodes[: self.problem.ranks]

@@ -13,6 +13,7 @@ are bounded by the item's first input and last output only.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -138,7 +139,10 @@ class _SessionModel:
 
     def _message(self, names: list[str], source: str, target: str) -> Expr:
         """Time of the messages of some tensors between two operators, 0 if they are at one place."""
-        units = self.form.units(self.parent.message.seconds([self.problem.bytes_of(name) for name in names]))
+        sizes = Counter[tuple[str, ...]]()  # what travels together is one message
+        for name in names:
+            sizes[self.graph.message_of(name)] += self.problem.bytes_of(name)
+        units = self.form.units(self.parent.message.seconds(list(sizes.values())))
         return units * self._is_cut(source, target) if units else 0
 
     def _duration(self, name: str, seconds: float) -> Expr:
@@ -284,7 +288,7 @@ class _SessionModel:
         for net in form.nets:
             if net.cuttable:
                 sent, received = net.session_messages(self.row)
-                size, count = net.net.bytes, net.net.tensors
+                size, count = net.net.bytes, net.net.messages
                 send, receive = (
                     count * cost(size / count) for cost in (problem.costs.message.send, problem.costs.message.receive)
                 )

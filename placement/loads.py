@@ -165,19 +165,26 @@ def _add_fixed(total: Tally, rank: int, times: int) -> None:
 
 
 def _add_tensor(total: Tally, tags: Mapping[str, Tag], op: Operator, rank: int, times: int) -> None:
-    """Book the messages of a tensor and of its gradient, and the additions of partial gradients."""
+    """Book the messages of a tensor and of its gradient, and the additions of partial gradients.
+
+    Tensors that travel together are one message, which is booked with the first of them.
+    """
     problem, graph, size = total.problem, total.problem.model.graph, total.problem.bytes_of(op.name)
     source, gradient = home(op, tags, rank), graph.needs_gradient[op.name]
+    together = graph.message_of(op.name)
+    sent = sum(problem.bytes_of(name) for name in together) if op.name == together[0] else 0
     users: dict[int, int] = {source: 0}
     for consumer in graph.consumers[op.name]:
         place = home(graph[consumer], tags, rank)
         users[place] = users.get(place, 0) + 1
     for place, count in users.items():
         if place != source:
-            total.message(source, place, size, times=times)
+            if sent:
+                total.message(source, place, sent, times=times)
             total.memory[place] += times * problem.hogwild * size
             if gradient:
-                total.message(place, source, size, times=times)
+                if sent:
+                    total.message(place, source, sent, times=times)
                 total.memory[source] += times * problem.hogwild * size
         if gradient:
             local = count - 1 if place != source else max(0, count + len(users) - 2)

@@ -206,8 +206,8 @@ class NetVariables:
     def core_terms(self, row: Row) -> list[Term]:
         """Core-seconds of messages and additions on a node."""
         net, costs = self.net, self.form.problem.costs
-        send = net.tensors * costs.message.send(net.bytes / net.tensors)
-        receive = net.tensors * costs.message.receive(net.bytes / net.tensors)
+        send = net.messages * costs.message.send(net.bytes / net.messages)
+        receive = net.messages * costs.message.receive(net.bytes / net.messages)
         terms: list[Term] = [(costs.sum_seconds_per_byte * net.bytes, self.add.get(row.node, 0))]
         if self.cuttable:
             terms.append((receive + net.gradient * send, self.messages_in(row)))

@@ -38,8 +38,9 @@ class Net:
         Other consuming items (or ``RANK``), each with the number of its operators that consume.
     gradient : bool
         Whether gradients travel back.
-    tensors, bytes : int
-        Number of tensors, and their bytes for one batch.
+    messages, bytes : int
+        Messages to a place that consumes them (pooled tables of the same consumers travel together), and their bytes for one
+        batch.
     ops : tuple of str
         Producing operators.
     """
@@ -48,7 +49,7 @@ class Net:
     own: int
     consumers: tuple[tuple[int, int], ...]
     gradient: bool
-    tensors: int
+    messages: int
     bytes: int
     ops: tuple[str, ...]
 
@@ -137,7 +138,8 @@ class Contracted:
         own = users.pop(producer, 0)
         size = sum(self.problem.bytes_of(name) for name in ops)
         gradient = graph.needs_gradient[first]
-        return Net(producer, own, tuple(sorted(users.items())), gradient, len(ops), size, tuple(ops))
+        messages = len({graph.message_of(name) for name in ops})
+        return Net(producer, own, tuple(sorted(users.items())), gradient, messages, size, tuple(ops))
 
     @cached_property
     def node_classes(self) -> tuple[tuple[int, ...], ...]:

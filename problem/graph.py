@@ -185,6 +185,22 @@ class Graph:
             needed[op.name] = op.kind is Kind.LOOKUP or trained or any(needed[name] for name in op.inputs)
         return needed
 
+    @cached_property
+    def bundles(self) -> Mapping[str, tuple[str, ...]]:
+        """For each LOOKUP the LOOKUPs that the same operators consume, itself included, in graph order.
+
+        Their pooled rows go from the rank to another node of the group in one message, and so do their gradients back.
+        """
+        together: dict[tuple[str, ...], list[str]] = {}
+        for op in self.operators:
+            if op.kind is Kind.LOOKUP:
+                together.setdefault(self.consumers[op.name], []).append(op.name)
+        return {name: tuple(names) for names in together.values() for name in names}
+
+    def message_of(self, name: str) -> tuple[str, ...]:
+        """Return the operators whose outputs travel inside a group in one message with that of ``name``."""
+        return self.bundles.get(name, (name,))
+
     @property
     def dense_parameters(self) -> int:
         """Trainable elements outside the embedding tables."""

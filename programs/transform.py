@@ -4,7 +4,8 @@ Knows the rules by which a cut graph is stitched together with Send and Recv; kn
 The rules, each from the dossier on net transformation (Caffe2's ``insertCopies`` and ``AsyncNetBarrier``):
 
 1. A tensor is sent once to each place that consumes it, right after it was produced; it is received right before its
-   first use, so that transfers run under other work.
+   first use, so that transfers run under other work. Pooled features with the same consumers (and codec) are one message
+   to a node, so are their gradients.
 2. The gradient of a Recv is a Send and the reverse: each consuming place adds the parts of its own consumers, then
    sends one gradient back. The producer adds its own parts first, then those of the other places, in the order in which
    the backward pass reaches them (:func:`summation_order` tells the oracle the same order).
@@ -18,7 +19,7 @@ The rules, each from the dossier on net transformation (Caffe2's ``insertCopies`
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -141,6 +142,7 @@ class _SessionBuilder:
         self.present: set[tuple[Place, str]] = set()  # tensors sent to a place and received there
         self.sent: set[str] = set()  # channels of forward tensors that have their Send
         self.parts: dict[tuple[str, Place], list[str]] = defaultdict(list)
+        self.ready: Counter[tuple[str, Place]] = Counter()  # complete gradients of a bundle, by its first tensor
         self.pieces = parts_of(plan.model, plan.shards)
 
     def build(self) -> Session:
@@ -166,16 +168,25 @@ class _SessionBuilder:
         self.code[source].append(Send(channel, target, tensors, size, codec))
         self.code[target].append(Recv(channel, source, tensors, size, codec))
 
-    def _send(self, source: Place, target: Place, op: str, tensor: str) -> Send:
-        """Send of an operator's output, or of its gradient."""
-        codec, label = self.plan.codec(op), op if tensor == op else f"d.{op}"
-        size = message_bytes(self.plan, [tensor], codec)
-        return Send(f"{source}>{target}:{label}", target, (tensor,), size, codec)
+    def _bundle(self, op: str) -> tuple[str, ...]:
+        """Operators whose outputs, and whose gradients, travel in one message with those of ``op``."""
+        return tuple(name for name in self.graph.message_of(op) if self.plan.codec(name) == self.plan.codec(op))
 
-    def _receive(self, source: Place, target: Place, op: str, tensor: str) -> Recv:
+    def _send(self, source: Place, target: Place, op: str, tensors: tuple[str, ...]) -> Send:
+        """Send of the outputs of an operator's bundle, or of their gradients; the channel has the name of the first."""
+        first, codec = self._bundle(op)[0], self.plan.codec(op)
+        label = first if tensors[0] == first else f"d.{first}"
+        return Send(f"{source}>{target}:{label}", target, tensors, message_bytes(self.plan, tensors, codec), codec)
+
+    def _receive(self, source: Place, target: Place, op: str, tensors: tuple[str, ...]) -> Recv:
         """Recv of the message that :meth:`_send` sends from ``source`` to ``target``."""
-        send = self._send(source, target, op, tensor)
+        send = self._send(source, target, op, tensors)
         return Recv(send.channel, source, send.tensors, send.bytes, send.codec)
+
+    def _gradients(self, op: str, place: Place) -> tuple[str, ...]:
+        """Names of the gradients of an operator's bundle that come from the consumers at a place."""
+        whole = len(self.groups[op]) == 1
+        return tuple(f"d.{name}" if whole else f"d.{name}@{place}" for name in self._bundle(op))
 
     def _bytes(self, name: str) -> int:
         return self.plan.batch * self.graph[name].output_bytes_per_sample
@@ -247,23 +258,24 @@ class _SessionBuilder:
 
     def _bring(self, source: str, place: Place) -> None:
         """Make a tensor present at a place, right before its use."""
-        home = self.home[source]
-        if self.graph[source].kind is Kind.LOOKUP and (home, source) not in self.present:
-            self.present.add((home, source))
-            self._fetch_pooled(source)
-        if self.graph[source].kind is Kind.LOOKUP and place != home:
+        home, bundle = self.home[source], self._bundle(source)
+        if self.graph[source].kind is Kind.LOOKUP:
+            for name in bundle if place != home else (source,):
+                if (home, name) not in self.present:
+                    self.present.add((home, name))
+                    self._fetch_pooled(name)
             self._deliver(source, place)
-        if (place, source) not in self.present and place != home:
-            self.present.add((place, source))
-            self.code[place].append(self._receive(home, place, source, source))
+        if (place, bundle[0]) not in self.present and place != home:
+            self.present.add((place, bundle[0]))
+            self.code[place].append(self._receive(home, place, source, bundle))
 
     def _deliver(self, name: str, place: Place) -> None:
-        """Send a tensor to a place that consumes it, once."""
+        """Send a tensor, with its bundle, to a place that consumes it, once."""
         home = self.home[name]
-        channel = f"{home}>{place}:{name}"
-        if place != home and channel not in self.sent:
-            self.sent.add(channel)
-            self.code[home].append(self._send(home, place, name, name))
+        send = self._send(home, place, name, self._bundle(name))
+        if place != home and send.channel not in self.sent:
+            self.sent.add(send.channel)
+            self.code[home].append(send)
 
     def _backward(self, op: Operator) -> None:
         place = self.home[op.name]
@@ -294,22 +306,25 @@ class _SessionBuilder:
         group = next(g for g in self.groups[source] if self.home[g[0]] == place)
         if len(parts) < len(group):
             return
-        name = f"d.{source}" if len(self.groups[source]) == 1 else f"d.{source}@{place}"
+        bundle, gradients = self._bundle(source), self._gradients(source, place)
         if len(parts) > 1:
+            name = gradients[bundle.index(source)]
             self.code[place].append(Reduce(name, tuple(parts), self._bytes(source)))
-        if place != home:
-            self.code[place].append(self._send(place, home, source, name))
+        self.ready[bundle[0], place] += 1
+        if place != home and self.ready[bundle[0], place] == len(bundle):
+            self.code[place].append(self._send(place, home, source, gradients))
 
     def _complete(self, op: Operator) -> None:
         """At an operator's home: receive the other places' gradients and add everything up."""
-        home, groups = self.home[op.name], self.groups[op.name]
+        home, groups, bundle = self.home[op.name], self.groups[op.name], self._bundle(op.name)
         names = []
         for group in groups:
             place = self.home[group[0]]
-            name = f"d.{op.name}" if len(groups) == 1 else f"d.{op.name}@{place}"
-            names.append(name)
-            if place != home:
-                self.code[home].append(self._receive(place, home, op.name, name))
+            gradients = self._gradients(op.name, place)
+            names.append(gradients[bundle.index(op.name)])
+            if place != home and (home, gradients[0]) not in self.present:
+                self.present.add((home, gradients[0]))
+                self.code[home].append(self._receive(place, home, op.name, gradients))
         if len(names) > 1:
             self.code[home].append(Reduce(f"d.{op.name}", tuple(names), self._bytes(op.name)))
 

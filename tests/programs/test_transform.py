@@ -69,7 +69,7 @@ def test_every_operator_runs_once_where_its_tag_says(plan: Plan) -> None:
 @given(plan=random_plans())
 def test_a_tensor_is_sent_once_to_each_place_that_consumes_it(plan: Plan) -> None:
     """Between the places of operators, a session sends an output exactly once to each other place with a consumer;
-    nothing else; and a message has the bytes of its tensors."""
+    nothing else; pooled tables with the same consumers go in one message; and a message has the bytes of its tensors."""
     job, graph = transform(plan), plan.model.graph
     for session in job.sessions:
 
@@ -83,12 +83,17 @@ def test_a_tensor_is_sent_once_to_each_place_that_consumes_it(plan: Plan) -> Non
             for place in {home(consumer) for consumer in graph.consumers[op.name]} - {home(op.name)}
         )
         among_nodes = [(p, i) for p, i in sends(session) if Role.SERVER not in {p.role, i.peer.role}]
-        found = Counter((p.index, i.peer.index, i.tensors[0]) for p, i in among_nodes if i.tensors[0] in graph)
+        found = Counter((p.index, i.peer.index, name) for p, i in among_nodes for name in i.tensors if name in graph)
         assert found == wanted
+        for _, i in among_nodes:
+            assert [_base(name, plan.model) for name in i.tensors] == list(
+                graph.message_of(_base(i.tensors[0], plan.model))
+            )
         for _, i in sends(session):
             assert i.bytes == sum(tensor_bytes(job, name) for name in i.tensors)
         for p, i in among_nodes:
-            assert i.bytes == plan.batch * graph[_base(i.tensors[0], plan.model)].width * FLOAT_BYTES, (p, i)
+            widths = [graph[_base(name, plan.model)].width for name in i.tensors]
+            assert i.bytes == plan.batch * sum(widths) * FLOAT_BYTES, (p, i)
 
 
 def _base(tensor: str, model: Model) -> str:
