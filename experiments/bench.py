@@ -1,4 +1,7 @@
-"""``make bench``: the nine model presets planned on one cluster, a row each. ``python -m experiments.bench``."""
+"""``make bench``: the nine model presets planned on one cluster, a row each; then how fast the simulator is.
+
+``python -m experiments.bench``.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cost_models.roofline import roofline_costs
+from experiments.bench_simulator import print_collectives, print_sizes
 from placement.search import solve
 from placement.shapes import SolveOptions
 from problem.cluster_io import load_cluster
@@ -67,6 +71,10 @@ def main() -> None:
             f"{row.baseline_samples_per_second:12,.0f} {row.seconds:6.1f}",
             flush=True,
         )
+    print("\nsimulator: thread-iterations per CPU second by size of the cluster, beside a study's SimPy models")
+    print_sizes(["fifo"])
+    print()
+    print_collectives(256)
 
 
 if __name__ == "__main__":

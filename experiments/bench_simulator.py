@@ -2,7 +2,7 @@
 
 Rows: the sizes of an independent study of SimPy models of the same job (groups x nodes of a group x threads of a node), and
 1,024 nodes (groups of 8, 8 threads, 64 embedding and 8 sync servers, background EASGD). Every row runs in a process of its
-own, so that its peak memory is its own.
+own, so that its peak memory is its own. Then collectives message by message, beside ASTRA-sim on the same work.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from cost_models.roofline import roofline_costs
+from experiments.collectives import NETWORKS, Cluster
 from placement.plan import DP, Plan, Shard, Sync
 from problem.cluster import Node
 from problem.cluster_io import load_cluster
@@ -155,21 +156,59 @@ def line(row: Row, study: tuple[int, int] | None) -> str:
     )
 
 
-def main() -> None:
-    """Print the table, a row as soon as it is known."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--levels", nargs="+", default=["fifo", "fluid"], choices=["bound", "fifo", "fluid"])
-    parser.add_argument("--growing", action="store_true", help="the clusters up to 1,024 nodes only")
-    settings = parser.parse_args()
+#: CPU seconds of ASTRA-sim 2.0's congestion-aware analytical back-end (commit 518bd51) for collectives of 1 MiB by number
+#: of machines, measured by an independent study on a machine of the same kind.
+ASTRA_SIM = (
+    ("ring all-reduce", 64, 0.037),
+    ("ring all-reduce", 256, 0.43),
+    ("ring all-reduce", 1024, 8.5),
+    ("all-to-all", 64, 0.06),
+    ("all-to-all", 256, 1.9),
+    ("all-to-all", 512, 9.1),
+)
+
+
+def collective_seconds(kind: str, machines: int, level: str) -> tuple[float, float]:
+    """Simulated seconds of a collective of 1 MiB on NICs of 1 GB/s and 5 us, and the CPU seconds that it took."""
+    began = time.process_time()
+    cluster = Cluster(machines, 1e9, 5e-6, level)
+    run = cluster.ring_all_reduce if kind == "ring all-reduce" else cluster.all_to_all
+    return run(1 << 20), time.process_time() - began
+
+
+def print_collectives(most: int) -> None:
+    """Print the table of collectives among at most so many machines, a row as soon as it is known."""
+    levels = tuple(NETWORKS)
+    print(
+        f"{'collective, 1 MiB':>18} {'machines':>8} {'s':>11} " + " ".join(f"{f'{n}: CPU s':>13}" for n in levels),
+        end="",
+    )
+    print(f" {'ASTRA-sim':>10}")
+    for kind, machines, theirs in (row for row in ASTRA_SIM if row[1] <= most):
+        found = [collective_seconds(kind, machines, level) for level in levels]
+        ours = " ".join(f"{cpu:13.2f}" for _, cpu in found)
+        print(f"{kind:>18} {machines:8} {found[0][0]:11.6f} {ours} {theirs:10.2f}", flush=True)
+
+
+def print_sizes(levels: Sequence[str], growing_only: bool = False) -> None:
+    """Print the table of cluster sizes, a row as soon as it is known."""
     study = {str(size): (callbacks, bare) for size, callbacks, bare in STUDY}
     head = f"{'G x N x T/S':>11} {'level':>6} {'':>7} {'thread-its':>11} {'events':>11} {'CPU s':>8} {'its/CPU s':>11}"
     print(f"{head} {'callbacks':>10} {'heapq':>10} {'samples/s':>14} {'+-':>7} {'MiB':>6}")
-    for sizes, precision in (
-        ((), 0.0) if settings.growing else ([size for size, *_ in STUDY], 0.0),
-        (GROWING, PRECISION),
-    ):
-        for row in rows(sizes, settings.levels, precision):
-            print(line(row, study.get(row.size)), flush=True)
+    sizes = () if growing_only else [size for size, *_ in STUDY]
+    for row in itertools.chain(rows(sizes, levels, 0.0), rows(GROWING, levels, PRECISION)):
+        print(line(row, study.get(row.size)), flush=True)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--levels", nargs="+", default=["fifo"], choices=["bound", "fifo", "fluid"])
+    parser.add_argument("--growing", action="store_true", help="the clusters up to 1,024 nodes only")
+    settings = parser.parse_args()
+    print_sizes(settings.levels, settings.growing)
+    if not settings.growing:
+        print_collectives(1024)
 
 
 if __name__ == "__main__":
