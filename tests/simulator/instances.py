@@ -5,7 +5,9 @@ Costs are whole microseconds and sizes make whole microseconds on the wire (1 GB
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cost_models.costs import CostTable, MessageCost, OpCost, PhaseCost, TableCost
@@ -95,3 +97,14 @@ def exact_mva(demands: list[float], think: float, customers: int) -> float:
         throughput = n / (think + sum(residence))
         queues = [throughput * spent for spent in residence]
     return throughput
+
+
+def closed_plan(threads: int) -> tuple[Plan, CostTable]:
+    """Threads that think for 62 us on cores of their own and ask one server of one core for 8 us; the rest is free."""
+    model = chain_model(2, [table()])
+    costs = replace(
+        make_costs(model, message=MessageCost()), tables={"table": TableCost(PhaseCost(8 * US), PhaseCost())}
+    )
+    free = {"nic_bytes_per_second": math.inf, "latency_seconds": 0.0}
+    plan = make_plan(model, servers=1, hogwild=threads, changes={"cores": 64, **free})
+    return replace(plan, servers=(replace(plan.servers[0], cores=1),)), costs

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from random import Random
 from statistics import mean, stdev
 
 import pytest
 
-from cost_models.costs import MessageCost, PhaseCost, TableCost
-from programs.transform import transform
-from simulator.bound import bounds
 from simulator.engine import Engine
 from simulator.fifo import FifoNetwork, FifoResource
 from simulator.machines import Sharing
 from simulator.network import Nic
-from simulator.paths import idle_paths, loads
-from simulator.scenario import stage
 from simulator.simulate import simulate
-from tests.simulator.instances import BATCH, US, chain_model, exact_mva, make_costs, make_plan, table
+from tests.simulator.instances import BATCH, US, chain_model, closed_plan, exact_mva, make_costs, make_plan, table
+from tests.simulator.operational import operational_bounds
 
 GB = 1e9
 
@@ -107,33 +102,14 @@ def test_a_session_alone_takes_the_same_at_both_levels():
 @pytest.mark.parametrize("fidelity", ["fifo", "fluid"])
 @pytest.mark.parametrize("sharing", [Sharing.NODE, Sharing.NONE])
 def test_levels_lie_within_the_asymptotic_bounds(fidelity, sharing):
-    """Three ranks of three threads with a cut: three threads do at most three times what one does and at most what the
-    busiest resource does, and at least what they would if each met the work of all others at every resource.
-
-    Operational bounds on throughput, N / (path + work of the others) <= X <= min(N X(1), 1 / busiest): Lazowska and
-    others, Quantitative System Performance (1984), chapter 5. Nothing but the interval of the run is added.
-    """
+    """Three ranks of three threads with a cut: no less than if each met the work of all others, no more than three times
+    one thread or the busiest resource. Nothing but the interval of the run is added to the bounds."""
     model = chain_model(3, [table("a"), table("b")])
     plan, costs = make_plan(model, nodes=3, ranks=3, hogwild=3, servers=2, tags={"layer1": 2}), make_costs(model)
     result = simulate(plan, costs, fidelity=fidelity, sharing=sharing)
-    alone = simulate(replace(plan, hogwild=1), costs, fidelity=fidelity, sharing=sharing, variation=0.0)
-    lane = stage(transform(replace(plan, hogwild=1)), costs, sharing, 0.0)
-    load, path = loads(lane, 3), max(idle_paths(lane))
-    others = (3 * load.work.sum(axis=0) / load.capacity).sum()
-    low, high = 9 * BATCH * 1e9 / (path + others), min(3 * alone.samples_per_second, bounds(lane, 3)[0].bottleneck)
-    assert low - result.ci95 <= result.samples_per_second <= high + result.ci95
+    least, most = operational_bounds(plan, costs, sharing, fidelity)
+    assert least - result.ci95 <= result.samples_per_second <= most + result.ci95
     assert any("fifo" in sentence for sentence in result.left_out) is (fidelity == "fifo")
-
-
-def closed(threads: int, cores: int = 64):
-    """Threads that think for 62 us on cores of their own and ask one server of one core for 8 us; the rest is free."""
-    model = chain_model(2, [table()])
-    costs = replace(
-        make_costs(model, message=MessageCost()), tables={"table": TableCost(PhaseCost(8 * US), PhaseCost())}
-    )
-    free = {"nic_bytes_per_second": math.inf, "latency_seconds": 0.0}
-    plan = make_plan(model, servers=1, hogwild=threads, changes={"cores": cores, **free})
-    return replace(plan, servers=(replace(plan.servers[0], cores=1),)), costs
 
 
 @pytest.mark.parametrize("threads", [4, 9, 16])
@@ -142,7 +118,7 @@ def test_fair_shares_forget_how_sessions_started(threads):
 
     Baskett, Chandy, Muntz and Palacios (1975): at a fairly shared server only the means count.
     """
-    plan, costs = closed(threads)
+    plan, costs = closed_plan(threads)
     exact = exact_mva([8.0], 72.0, threads) * BATCH / US
     found = simulate(plan, costs, fidelity="fluid", steps=200, record=False)
     assert abs(found.samples_per_second - exact) < 3 * found.ci95 < 0.1 * exact
@@ -150,7 +126,7 @@ def test_fair_shares_forget_how_sessions_started(threads):
 
 def test_without_variation_fair_shares_never_forget():
     """Why the threads' steps vary: 9 threads that begin spread never meet at the server, 20 % above the product form."""
-    plan, costs = closed(9)
+    plan, costs = closed_plan(9)
     spread = simulate(plan, costs, fidelity="fluid", steps=200, record=False, variation=0.0)
     assert spread.samples_per_second == pytest.approx(9 / 80 * BATCH / US, rel=0.005)
     assert spread.samples_per_second > 1.15 * exact_mva([8.0], 72.0, 9) * BATCH / US
@@ -159,7 +135,7 @@ def test_without_variation_fair_shares_never_forget():
 @pytest.mark.parametrize("threads", [9, 16])
 def test_first_come_first_served_is_between_mean_value_analysis_and_the_bounds(threads):
     """The same plan at fifo: work that hardly varies waits less than the product form's, and never beats the bounds."""
-    plan, costs = closed(threads)
+    plan, costs = closed_plan(threads)
     found = simulate(plan, costs, fidelity="fifo", steps=200, record=False)
     exact, most = exact_mva([8.0], 72.0, threads), min(threads / 80, 1 / 8)
     assert exact * BATCH / US < found.samples_per_second <= most * BATCH / US + found.ci95
