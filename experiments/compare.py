@@ -36,7 +36,7 @@ Watch = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Round:
-    """One plan in one round: samples per second and seconds per step by part."""
+    """One plan in one round: samples per second and seconds per step by part, of ranks and of copies of servers."""
 
     predicted: float
     measured: float
@@ -44,6 +44,8 @@ class Round:
     wall_measured: float
     predicted_parts: Mapping[str, float]
     measured_parts: Mapping[str, float]
+    predicted_servers: Mapping[str, float]
+    measured_servers: Mapping[str, float]
     first_loss: float
     last_loss: float
     free_cores: float
@@ -108,13 +110,32 @@ class Comparison:
 
     def blame(self) -> dict[str, tuple[float, float]]:
         """Predicted and measured seconds per rank step by part, medians over rounds."""
-        return {
-            part: (
-                median(found.predicted_parts[part] for found in self.rounds),
-                median(found.measured_parts[part] for found in self.rounds),
-            )
-            for part in PARTS
-        }
+        return _medians([(found.predicted_parts, found.measured_parts) for found in self.rounds])
+
+    def servers_blame(self) -> dict[str, tuple[float, float]]:
+        """The same of the copies of embedding servers, for which ranks wait."""
+        return _medians([(found.predicted_servers, found.measured_servers) for found in self.rounds])
+
+    def verdict(self) -> str:
+        """Say which part of a rank's step differs most, and if that is waiting, which work of its servers."""
+        part, pair = _worst(self.blame())
+        if part != "waiting" or not self.plan.servers:
+            return f"{part} {_pair(pair)}"
+        found = {name: times for name, times in self.servers_blame().items() if name != "waiting"}
+        cause, times = _worst(found)
+        return f"{part} {_pair(pair)}; its servers' {cause} {_pair(times)}"
+
+
+def _medians(rounds: Sequence[tuple[Mapping[str, float], Mapping[str, float]]]) -> dict[str, tuple[float, float]]:
+    return {part: (median(p[part] for p, _ in rounds), median(m[part] for _, m in rounds)) for part in PARTS}
+
+
+def _worst(parts: Mapping[str, tuple[float, float]]) -> tuple[str, tuple[float, float]]:
+    return max(parts.items(), key=lambda item: abs(item[1][0] - item[1][1]))
+
+
+def _pair(times: tuple[float, float]) -> str:
+    return f"{1e3 * times[0]:.2f} > {1e3 * times[1]:.2f} ms"
 
 
 def compare(
@@ -195,15 +216,17 @@ def _round(plan: Plan, costs: CostTable, steps: int) -> Round:
         wall_measured=result.wall_samples_per_second,
         predicted_parts=_parts(alone),
         measured_parts=result.timeline.seconds_per_step("rank", warmup),
+        predicted_servers=_parts(alone, "server"),
+        measured_servers=result.timeline.seconds_per_step("server", warmup),
         first_loss=float(result.losses[:, :tenth].mean()),
         last_loss=float(result.losses[:, -tenth:].mean()),
         free_cores=free,
     )
 
 
-def _parts(result: SimulationResult) -> dict[str, float]:
+def _parts(result: SimulationResult, role: str = "rank") -> dict[str, float]:
     assert result.timeline is not None
-    return result.timeline.seconds_per_step("rank", result.warmup)
+    return result.timeline.seconds_per_step(role, result.warmup)
 
 
 def misranked(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ from experiments.literature import literature_rows, literature_text
 from experiments.paced import paced_rows
 from experiments.plots import COLOURS, MARKERS
 from experiments.quality import conditions, drawing, replicas, tables, thresholds
-from experiments.validation import validate_predictions
+from experiments.validation import validate_predictions, validation_text
 from problem.errors import BadInput
 from problem.local import fingerprint
 from problem.presets import nearest
@@ -208,7 +208,14 @@ def _draw_heuristics(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
 FIGURES: Mapping[str, FigureInfo] = {
     info.name: info
     for info in (
-        FigureInfo("validation", "How far are predictions from measurements?", 6, _validation, _draw_validation),
+        FigureInfo(
+            "validation",
+            "How far are predictions from measurements?",
+            6,
+            _validation,
+            _draw_validation,
+            say=validation_text,
+        ),
         FigureInfo("paced", "Is the schedule right, costs aside?", 1, _paced, _draw_paced),
         FigureInfo(
             "literature",

@@ -49,7 +49,7 @@ class ValidationRow:
     role : str
         ``calibration``, ``held out`` or ``short`` (below 2 ms).
     blame : str
-        Part of the step that differs most, with milliseconds predicted and measured.
+        Part of the step that differs most, with milliseconds predicted and measured; of waiting, what servers did.
     """
 
     model: str
@@ -117,13 +117,32 @@ def validate_predictions(*, rounds: int = 3, steps: int = 30, watch: Callable[[s
     return Validation(tuple(rows))
 
 
+def validation_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return every row, the worst last within its kind, short iterations too, and what the kinds come to."""
+    lines = [
+        f"{'role':<12} {'model':<16} {'plan':<36} {'step ms':>8} {'error':>8}  largest difference, predicted > measured"
+    ]
+    for role in ("calibration", "held out", "short"):
+        mine = sorted((row for row in rows if row["role"] == role), key=lambda row: abs(row["error"]))
+        lines += [
+            f"{role:<12} {row['model']:<16} {row['plan']:<36} {1e3 * row['step_seconds']:>8.2f} {row['error']:>+8.1%}  "
+            f"{row['blame']}"
+            for row in mine
+        ]
+    for role in ("held out", "short"):
+        errors = [abs(row["error"]) for row in rows if row["role"] == role]
+        if errors:
+            worst = f"95th percentile {np.percentile(errors, 95):.1%}, largest {max(errors):.1%}"
+            lines.append(f"{role}: {len(errors)} plans, median error {median(errors):.1%}, {worst}")
+    return "\n".join(lines)
+
+
 def _row(comparison: Comparison, factor: float) -> ValidationRow:
     plan = comparison.plan
     sessions = len(plan.groups) * plan.ranks * plan.hogwild
     measured = comparison.middle("measured")
     predicted = measured * comparison.ratio
     role = "calibration" if plan.name == CALIBRATION else "held out"
-    part, (before, after) = max(comparison.blame().items(), key=lambda item: abs(item[1][0] - item[1][1]))
     return ValidationRow(
         model=plan.model.name,
         plan=plan.name,
@@ -134,7 +153,7 @@ def _row(comparison: Comparison, factor: float) -> ValidationRow:
         calibrated=predicted / (factor if sessions > 1 else 1.0),
         step_seconds=comparison.step_seconds,
         role="short" if comparison.step_seconds < SHORTEST_SECONDS else role,
-        blame=f"{part} {1e3 * before:.2f} > {1e3 * after:.2f} ms",
+        blame=comparison.verdict(),
     )
 
 

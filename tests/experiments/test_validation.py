@@ -1,0 +1,60 @@
+"""What the validation says of a miss: which part of a step, and behind a wait, which work of the servers."""
+
+from __future__ import annotations
+
+from experiments.compare import Comparison, Round
+from experiments.validation import validation_text
+from programs.timeline import PARTS
+from tests.executor.tiny import dlrm, tables
+from tests.programs import plans
+
+
+def parts(**seconds: float) -> dict[str, float]:
+    """Seconds by part, 0 where nothing is said."""
+    return dict.fromkeys(PARTS, 0.0) | seconds
+
+
+def comparison(**found: dict[str, float]) -> Comparison:
+    """A plan with a server, one round."""
+    settings = {"predicted_parts": parts(), "measured_parts": parts(), "predicted_servers": parts()}
+    times = settings | {"measured_servers": parts()} | found
+    plan = plans.plan(dlrm([3, 8, 4], tables(1, 20, 4), [8, 1]))
+    return Comparison(
+        plan, 2, (Round(100.0, 90.0, 100.0, 90.0, first_loss=0.7, last_loss=0.6, free_cores=1.0, **times),)
+    )
+
+
+def test_work_is_blamed_by_its_part() -> None:
+    """Computing took 3 ms instead of 1: that is the verdict, whatever servers did."""
+    found = comparison(
+        predicted_parts=parts(compute=1e-3), measured_parts=parts(compute=3e-3), measured_servers=parts(embedding=9e-3)
+    )
+    assert found.verdict() == "compute 1.00 > 3.00 ms"
+
+
+def test_behind_a_wait_is_what_servers_did() -> None:
+    """Ranks waited 5 ms instead of 1: the servers' lookups took that long, not their own waiting."""
+    found = comparison(
+        predicted_parts=parts(waiting=1e-3, compute=1e-3),
+        measured_parts=parts(waiting=5e-3, compute=1.5e-3),
+        predicted_servers=parts(embedding=0.5e-3, waiting=0.0),
+        measured_servers=parts(embedding=4e-3, waiting=9e-3),
+    )
+    assert found.verdict() == "waiting 1.00 > 5.00 ms; its servers' embedding 0.50 > 4.00 ms"
+
+
+def test_short_iterations_are_shown_and_summed_up_apart() -> None:
+    """Every row stands in the text with its blame; short ones come last and have a line of their own."""
+    rows = [
+        {"role": role, "model": "m", "plan": plan, "step_seconds": step, "error": error, "blame": "compute 1 > 2 ms"}
+        for role, plan, step, error in (
+            ("short", "tiny", 5e-4, 1.15),
+            ("held out", "second", 2e-2, -0.02),
+            ("held out", "third", 3e-2, 0.04),
+            ("calibration", "three groups", 2e-2, 0.0),
+        )
+    ]
+    text = validation_text(rows)
+    assert text.index("three groups") < text.index("second") < text.index("third") < text.index("tiny")
+    assert "held out: 2 plans, median error 3.0%" in text
+    assert "short: 1 plans, median error 115.0%" in text
