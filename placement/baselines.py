@@ -61,6 +61,11 @@ def baselines(contracted: Contracted) -> tuple[Baseline, ...]:
     return tuple(_baseline(contracted, name, rule(contracted)) for name, rule in rules.items())
 
 
+def data_parallel(contracted: Contracted) -> Baseline:
+    """Return the first baseline alone."""
+    return _baseline(contracted, "all data-parallel", all_dp(contracted))
+
+
 def _baseline(contracted: Contracted, name: str, choice: dict[int, Tag]) -> Baseline:
     items = contracted.items
     fixed = {item.name: item.fixed for item in items if item.fixed is not None}

@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from placement.diagnose import no_fit
+from placement.errors import PlacementError
 from placement.evaluate import Evaluation, evaluate
 from placement.group import GroupProblem
-from placement.plan import Shard, Tag
+from placement.nets import Contracted
+from placement.plan import Plan, Shard, Tag
 from placement.result import BaselineValue, CurvePoint, PointStatus
-from placement.shapes import Shape
+from placement.shapes import THREADS_PER_CORE, Shape, SolveOptions, sync_of
 from placement.solve import PRECISION
+from problem.errors import BadInput
+from problem.model import Model
 
 
 @dataclass
@@ -134,3 +139,59 @@ def job_value(
             return None, f"{load.node} needs {load.memory_needed:,.0f} bytes, has {load.memory_had:,.0f}"
         total += count * value.samples_per_second / groups
     return total, ""
+
+
+def plan_of(best: Solved, model: Model, batch: int, hogwild: int, options: SolveOptions) -> Plan:
+    """Return the plan of a solved shape.
+
+    Parameters
+    ----------
+    best : Solved
+        The shape, with tags.
+    model : Model
+        What is trained.
+    batch, hogwild : int
+        Samples per thread and step, threads per rank.
+    options : SolveOptions
+        Sync settings, mode and seed.
+    """
+    shape = best.shape
+    return Plan(
+        model=model,
+        groups=shape.groups,
+        servers=shape.servers,
+        batch=batch,
+        tags=dict(best.tags or {}),
+        shards=best.shards,
+        sync_servers=shape.sync_servers,
+        hogwild=hogwild,
+        ranks=shape.ranks,
+        sync=sync_of(options, len(shape.groups)),
+        synchronous=options.synchronous,
+        name=model.name,
+        seed=options.seed,
+    )
+
+
+def no_plan(solved: list[Solved], refused: list[PlacementError]) -> Exception:
+    """Return the error that says why nothing fits, by the shape that came closest: the one with the largest groups.
+
+    Parameters
+    ----------
+    solved : list of Solved
+        Shapes that have no plan.
+    refused : list of PlacementError
+        What sharding said about shapes whose tables fit nowhere.
+    """
+    shaped = [one for one in solved if one.problems]
+    if not shaped:
+        return refused[-1] if refused else BadInput("options", "time_limit_seconds", 0, "more time")
+    return no_fit(Contracted(max(shaped, key=lambda one: one.shape.group_size).problems[0]))
+
+
+def assumptions(options: SolveOptions, hogwild: int) -> tuple[str, ...]:
+    """Return what was assumed because the user did not decide it."""
+    limit = f"at most {options.max_replicas} groups (replicas)"
+    if options.hogwild is not None or options.synchronous:
+        return (limit,)
+    return f"{hogwild} Hogwild threads per rank: {THREADS_PER_CORE} per core, to hide waiting", limit

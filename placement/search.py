@@ -15,21 +15,21 @@ from bisect import insort
 from dataclasses import replace
 
 from cost_models.sources import CostsFor, cost_source
+from placement.baselines import data_parallel
 from placement.bounds import Bounds, shares_machine
 from placement.candidates import resolve_pins
-from placement.diagnose import no_fit
 from placement.errors import ConstraintsConflict, DoesNotFit, PlacementError
 from placement.evaluate import Evaluation, evaluate
 from placement.group import GroupProblem, server_links
 from placement.nets import Contracted
-from placement.outcome import Outcome, Solved, distinct, job_value
-from placement.plan import DP, Plan, Shard, Tag
+from placement.outcome import Outcome, Solved, assumptions, distinct, job_value, no_plan, plan_of
+from placement.plan import DP, Shard, Tag
 from placement.replan import Previous
 from placement.result import PlacementResult
-from placement.shapes import THREADS_PER_CORE, Shape, Shapes, SolveOptions, default_threads, sync_of, usable
+from placement.shapes import Shape, Shapes, SolveOptions, default_threads, sync_of, usable
 from placement.sharding import ShardingOptions, shard_tables
 from placement.shares import split_features
-from placement.solve import PRECISION, GroupSolution, Limits, solve_group
+from placement.solve import PRECISION, GroupSolution, Limits, proves, solve_group
 from placement.table_rules import resolve_rules
 from problem.cluster import Cluster
 from problem.errors import BadInput
@@ -115,6 +115,7 @@ class _Search:
         self.shapes = Shapes(
             model, cluster, self.costs, self.options, self.batch, self.hogwild, self.rules, self.previous
         )
+        self.large = not proves(Contracted(GroupProblem(model, self.costs, (), self.batch, pins=self.options.pins)))
         self.nodes = cluster.nodes
         self.solved: list[Solved] = []
         self.refused: list[PlacementError] = []
@@ -125,6 +126,7 @@ class _Search:
         """Solve shapes, best first, until the bound of the next one meets the best plan."""
         self._resume()
         waiting = sorted((self.bounds.quick(shape) for shape in self.shapes.all()), key=self.bounds.order)
+        self._sample(waiting)
         while waiting and not self._done(waiting[0]):
             shape = waiting.pop(0)
             try:
@@ -137,7 +139,7 @@ class _Search:
         if self.best is None:
             if self.interrupted:
                 raise KeyboardInterrupt
-            raise self._no_plan(waiting)
+            raise no_plan(self.solved, self.refused)
         return self._result(self.best, waiting)
 
     def _resume(self) -> None:
@@ -150,6 +152,23 @@ class _Search:
         tags = dict(self.previous.plan.tags)
         self._offer(found, kinds, "", tags, evaluate(found.problems[0], tags))
         found.bound = found.value
+        self._keep(found)
+
+    def _sample(self, waiting: list[Shape]) -> None:
+        """Where solving a shape takes long: judge all operators data-parallel in the best shape of each group size first."""
+        best = {shape.group_size: shape for shape in reversed(waiting)}
+        for shape in sorted(best.values(), key=self.bounds.order):
+            if self.large and not shares_machine(shape) and time.monotonic() < self.deadline:
+                self._sample_one(shape)
+
+    def _sample_one(self, shape: Shape) -> None:
+        try:
+            shards = self._shards(shape)
+        except (DoesNotFit, ConstraintsConflict):  # told when the shape is solved
+            return
+        found = Solved(shape, shards, self._problems(shape, shards), 0.0)
+        first = data_parallel(Contracted(found.problems[0]))
+        self._offer(found, distinct(found.problems), first.name, first.tags, first.evaluation)
         self._keep(found)
 
     def _look(self, shape: Shape) -> list[Shape]:
@@ -252,6 +271,7 @@ class _Search:
             deadline=self.deadline,
             deterministic_seconds=5.0 * effort,
             rounds=20 * effort,
+            descents=effort,
             seed=self.options.seed,
         )
 
@@ -291,14 +311,14 @@ class _Search:
 
     def _disappointing(self, shape: Shape) -> bool:
         """Whether groups like this did less than the best plan, so that their placement, not the servers, seems to bind."""
-        if self.best is None or shares_machine(shape) or self.bounds.knows(shape):
+        if self.best is None or self.large or shares_machine(shape) or self.bounds.knows(shape):
             return False
         alike = [solved for solved in self.solved if solved.shape.group_size == shape.group_size]
         return bool(alike) and self.best not in alike
 
     def _relaxed(self, shape: Shape) -> float:
         """Bound of a shape whatever the sharding: that of the group's placement with servers that answer for free."""
-        if shares_machine(shape) or self.interrupted:
+        if self.large or shares_machine(shape) or self.interrupted:
             return shape.bound_seconds
         relaxed = self.bounds.relaxed(shape, self.bounds.least_cuts(shape))
         solution = solve_group(Contracted(relaxed), self._limits(1), shape.bound_seconds)
@@ -341,14 +361,6 @@ class _Search:
 
     # ---- outcome
 
-    def _no_plan(self, waiting: list[Shape]) -> Exception:
-        """Say why nothing fits, by the shape that came closest: the one with the largest groups."""
-        shaped = [solved for solved in self.solved if solved.problems]
-        if not shaped:
-            return self.refused[-1] if self.refused else BadInput("options", "time_limit_seconds", 0, "more time")
-        largest = max(shaped, key=lambda solved: solved.shape.group_size)
-        return no_fit(Contracted(largest.problems[0]))
-
     def _result(self, best: Solved, waiting: list[Shape]) -> PlacementResult:
         gap = max(self.options.gap, PRECISION)
         outcome = Outcome(self.solved, [(shape, self.bounds.rate(shape)) for shape in waiting], best.value, gap)
@@ -357,7 +369,7 @@ class _Search:
         evaluation = evaluate(best.problems[0], best.tags or {})
         return PlacementResult(
             status="optimal" if open_ <= gap else "feasible",
-            plan=self._plan(best),
+            plan=plan_of(best, self.model, self.batch, self.hogwild, self.options),
             costs=self.costs,
             objective=best.value,
             bound=bound,
@@ -367,32 +379,7 @@ class _Search:
             curve=outcome.curve,
             baselines=outcome.baselines,
             evaluation=evaluation,
-            assumptions=self._assumptions(),
+            assumptions=(*assumptions(self.options, self.hogwild), *self.costs.notes),
             interrupted=self.interrupted,
             moved_bytes=best.moved if self.previous else None,
         )
-
-    def _plan(self, best: Solved) -> Plan:
-        shape = best.shape
-        return Plan(
-            model=self.model,
-            groups=shape.groups,
-            servers=shape.servers,
-            batch=self.batch,
-            tags=dict(best.tags or {}),
-            shards=best.shards,
-            sync_servers=shape.sync_servers,
-            hogwild=self.hogwild,
-            ranks=shape.ranks,
-            sync=sync_of(self.options, len(shape.groups)),
-            synchronous=self.options.synchronous,
-            name=self.model.name,
-            seed=self.options.seed,
-        )
-
-    def _assumptions(self) -> tuple[str, ...]:
-        notes = []
-        if self.options.hogwild is None and not self.options.synchronous:
-            notes.append(f"{self.hogwild} Hogwild threads per rank: {THREADS_PER_CORE} per core, to hide waiting")
-        notes.append(f"at most {self.options.max_replicas} groups (replicas)")
-        return (*notes, *self.costs.notes)

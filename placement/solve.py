@@ -18,14 +18,15 @@ from ortools.sat.python import cp_model
 
 from placement.baselines import Baseline, baselines
 from placement.coarsen import coarse
+from placement.descent import descend
 from placement.evaluate import Evaluation, evaluate
 from placement.formulation import Formulation
 from placement.nets import Contracted
 from placement.plan import DP, Tag
 
-#: Open items above which a group is solved by way of clusters, and how many of these.
+#: Open items above which a group is solved by local search, and how many clusters its baselines place.
 MOST_ITEMS, CLUSTERS = 200, 60
-#: Seconds for single moves, at most: judging a placement of a thousand operators takes half a second.
+#: Seconds for single moves that are evaluated exactly, at most.
 POLISH_SECONDS = 5.0
 #: Relative difference below which a placement counts as optimal: the rounding of the integer program.
 PRECISION = 1e-6
@@ -45,6 +46,8 @@ class Limits:
         Solver work, in OR-tools' deterministic seconds, over all rounds.
     rounds : int
         Proposals that may turn out worse than promised.
+    descents : int
+        Local searches, where there are too many items for the integer program.
     seed : int
         Of the solver.
     """
@@ -53,6 +56,7 @@ class Limits:
     deadline: float = float("inf")
     deterministic_seconds: float = 20.0
     rounds: int = 200
+    descents: int = 2
     seed: int = 0
 
 
@@ -123,8 +127,8 @@ def solve_group(
     GroupSolution
         Never worse than the best baseline that fits.
     """
-    if len(contracted.free) > MOST_ITEMS:
-        return _solve_coarse(contracted, limits, floor_seconds, start)
+    if not proves(contracted):
+        return _solve_large(contracted, limits, floor_seconds, start)
     found = GroupSolution(bound_seconds=floor_seconds, baselines=baselines(contracted))
     for baseline in found.baselines:
         _offer(found, contracted, baseline.tags, baseline.evaluation)
@@ -137,15 +141,32 @@ def solve_group(
     return found
 
 
-def _solve_coarse(
+def proves(contracted: Contracted) -> bool:
+    """Whether the integer program is asked about a group: it is small enough."""
+    return len(contracted.free) <= MOST_ITEMS
+
+
+def _solve_large(
     contracted: Contracted, limits: Limits, floor_seconds: float, start: dict[str, Tag] | None
 ) -> GroupSolution:
-    """Solve a group with very many items by way of few clusters; nothing is proven about it but the floor."""
-    found = solve_group(coarse(contracted, CLUSTERS), limits, floor_seconds)
-    found.bound_seconds = floor_seconds
-    if start is not None:
-        found.seen.clear()
-        _offer(found, contracted, contracted.canonical(start))
+    """Solve a group with very many items by local search; nothing is proven about it but the floor.
+
+    Baselines are those of clusters. Descents start in turn from all items data-parallel and from the best placement.
+    """
+    found = GroupSolution(bound_seconds=floor_seconds, baselines=baselines(coarse(contracted, CLUSTERS)))
+    try:
+        for baseline in found.baselines:
+            _offer(found, contracted, baseline.tags, baseline.evaluation)
+        if start is not None:
+            _offer(found, contracted, contracted.canonical(start))
+        for number in range(limits.descents):
+            if found.within(limits.gap) or time.monotonic() > limits.deadline:
+                break
+            origin = found.tags if number % 2 and found.tags else found.baselines[0].tags
+            tags = descend(contracted, origin, limits.deadline, limits.seed + number)
+            _offer(found, contracted, contracted.canonical(tags))
+    except KeyboardInterrupt:
+        found.interrupted = True
     return found
 
 

@@ -1,0 +1,158 @@
+"""Local search for groups of a thousand operators: clusters are moved first, then smaller ones, then single items.
+
+Multilevel refinement (Karypis, Kumar, SIAM J. Sci. Comput. 20 (1998) 359-392): items are tied to clusters (``coarsen``),
+whose moves carry what exchanges most bytes; each level starts from the placement of the one before. A move is judged by
+a norm of the loads whose exponent rises from level to level: a low one lets clusters leave the data-parallel ranks
+although the node that takes the first of them is busier for a while; a high one follows the busiest resource.
+
+Knows quick loads; exact evaluation, which has the last word, is ``solve``'s business.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from placement.coarsen import coarse
+from placement.nets import RANK, Contracted
+from placement.plan import Tag
+from placement.quick_loads import EVERYWHERE, MEMORY, QuickLoads, places_of
+
+#: Least relative gain that counts as one.
+GAIN = 1e-9
+#: Units that are moved at random when a descent has ended.
+KICK = 4
+#: Least busy nodes that are tried besides those with which a unit exchanges messages.
+IDLE = 8
+
+Unit = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Clusters to aim for (None: single items), doublings of the exponent, looks at a unit on average."""
+
+    clusters: int | None
+    doublings: int
+    passes: int
+
+
+LEVELS = (Level(60, 2, 4), Level(200, 4, 3), Level(None, 4, 1), Level(None, 6, 2))
+
+
+def descend(contracted: Contracted, tags: dict[str, Tag], deadline: float, seed: int = 0) -> dict[str, Tag]:
+    """Return a placement that local search finds from another one.
+
+    Parameters
+    ----------
+    contracted : Contracted
+        The group problem.
+    tags : dict of str to Tag
+        Where to start.
+    deadline : float
+        Of ``time.monotonic``.
+    seed : int
+        Of the order of moves.
+    """
+    loads = QuickLoads(contracted, places_of(contracted, tags))
+    for level in LEVELS:
+        descent = Descent(loads, list(_units(contracted, level.clusters)), level.doublings, seed)
+        descent.run(level.passes * len(descent.units), deadline)
+    return loads.tags()
+
+
+def _units(contracted: Contracted, clusters: int | None) -> Iterable[Unit]:
+    """Sets of open items that move together."""
+    if clusters is None or clusters >= len(contracted.free):
+        return [(index,) for index in contracted.free]
+    item_of = {op: index for index, item in enumerate(contracted.items) for op in item.ops}
+    small = coarse(contracted, clusters)
+    return [tuple(dict.fromkeys(item_of[op] for op in small.items[index].ops)) for index in small.free]
+
+
+class Descent:
+    """Local search over the places of units: sets of items that are and move together.
+
+    Parameters
+    ----------
+    loads : QuickLoads
+        The placement, which is changed.
+    units : sequence of tuples of int
+        Open items. Those of a unit that are apart stay where they are until the unit is moved.
+    doublings : int
+        Exponent of the norm, as a power of 2.
+    seed : int
+        Of the order in which units are looked at, and of kicks.
+    """
+
+    def __init__(self, loads: QuickLoads, units: Sequence[Unit], doublings: int, seed: int = 0) -> None:
+        self.loads, self.doublings, self.draw = loads, doublings, random.Random(seed)
+        self.units = [unit for unit in units if len({loads.at[item] for item in unit}) == 1]
+        self.unit = max(float(loads.seconds.max()), 1e-300)
+        self.value = loads.score(self.unit, doublings)
+        self.left, self.deadline = 0, float("inf")
+
+    def run(self, looks: int, deadline: float = float("inf")) -> None:
+        """Descend, disturb and descend again until units were looked at so often; keep the best placement."""
+        self.left, self.deadline = looks, deadline
+        self._descend()
+        while self._goes_on() and self.units:
+            before, value = [self.loads.at[unit[0]] for unit in self.units], self.value
+            self._kick()
+            self._descend()
+            if self.value >= value:
+                self._restore(before)
+                self.value = value
+
+    def _goes_on(self) -> bool:
+        return self.left > 0 and time.monotonic() < self.deadline
+
+    def _kick(self) -> None:
+        """Move some units that are on the busiest or most overfull node, or data-parallel, to places drawn at random."""
+        lacks, seconds = self.loads.total[MEMORY] - self.loads.room, self.loads.seconds.max(axis=0)
+        busy = int((lacks if self.value[0] else seconds).argmax())
+        there = [unit for unit in self.units if self.loads.at[unit[0]] in (busy, EVERYWHERE)] or self.units
+        for unit in self.draw.sample(there, min(KICK, len(there))):
+            self.loads.move(unit, self.draw.choice(self._places_of(unit)))
+        self.value = self.loads.score(self.unit, self.doublings)
+
+    def _restore(self, places: Sequence[int]) -> None:
+        for unit, place in zip(self.units, places, strict=True):
+            if self.loads.at[unit[0]] != place:
+                self.loads.move(unit, place)
+
+    def _descend(self) -> None:
+        """Look at all units in turn until none can be moved to advantage."""
+        improved = True
+        while improved:
+            improved = False
+            for unit in self.draw.sample(self.units, len(self.units)):
+                if not self._goes_on():
+                    return
+                self.left -= 1
+                improved |= self._place(unit)
+
+    def _places_of(self, unit: Unit) -> list[int]:
+        """Where a unit might be: on all ranks, where its neighbours are, on the least busy or emptiest nodes."""
+        first = 1 if self.loads.ranks == 1 else 0  # with one rank, node 0 and DP are the same place
+        nets = (net for item in unit for net in self.loads.nets_of[item])
+        ends = (end for net in nets for end in (net.producer, *(item for item, _ in net.consumers)))
+        near = {self.loads.at[end] for end in ends if end != RANK}
+        busy = self.loads.seconds.max(axis=0) if not self.value[0] else self.loads.total[MEMORY] - self.loads.room
+        idle = busy[first:].argsort(kind="stable")[:IDLE] + first
+        return sorted({EVERYWHERE, *near, *idle.tolist()} - set(range(first)))
+
+    def _place(self, unit: Unit) -> bool:
+        """Move a unit to its best place; return whether that is another one."""
+        home = best = self.loads.at[unit[0]]
+        for place in self._places_of(unit):
+            if place != home:
+                self.loads.move(unit, place)
+                value = self.loads.score(self.unit, self.doublings)
+                if value[0] < self.value[0] or (value[0] == self.value[0] and value[1] < self.value[1] * (1 - GAIN)):
+                    best, self.value = place, value
+        if self.loads.at[unit[0]] != best:
+            self.loads.move(unit, best)
+        return best != home
