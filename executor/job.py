@@ -60,6 +60,8 @@ class RunOptions:
         Go on from the checkpoint in the folder; where there is none yet, start from the beginning.
     on_start : callable, optional
         Called in every worker's own process before its first step, with the worker and the parameters.
+    throttled : bool
+        Wall clock only: messages between hosts take the time that the NICs of the plan need (``executor.throttle``).
     """
 
     steps: int = 100
@@ -72,6 +74,7 @@ class RunOptions:
     checkpoint_every: int = 1000
     resume: bool = False
     on_start: Callable[[Worker, JobState], None] | None = None
+    throttled: bool = False
 
     @property
     def warmup_steps(self) -> int:
@@ -207,6 +210,8 @@ def check_options(options: RunOptions) -> None:
         raise BadInput("run", "durations", None, "the paced clock needs the seconds of each worker's instructions")
     if options.checkpoint_every < 1:
         raise BadInput("run", "checkpoint_every", options.checkpoint_every, "at least 1 step")
+    if options.throttled and options.clock is not ClockKind.WALL:
+        raise BadInput("run", "clock", str(options.clock), "wall: throttled NICs hold messages back on the wall")
     if options.resume and options.checkpoint is None:
         raise BadInput("run", "resume", True, "needs the folder of the checkpoint to go on from")
 
@@ -308,7 +313,8 @@ def _notes(job: Job) -> tuple[str, ...]:
         notes.append(f"went on from step {step} of {folder}" if step else f"nothing in {folder} to go on from")
     nodes = [*plan.servers, *plan.sync_servers, *(node for group in plan.groups for node in group)]
     if len({node.host for node in nodes}) > 1:
-        notes.append("machines other than this one are emulated: latency and bytes / NIC rate, without sharing")
+        shared = ", which messages share; no latency" if job.options.throttled else ", without sharing, and latency"
+        notes.append(f"machines other than this one are emulated: bytes / NIC rate{shared}")
     return tuple(notes)
 
 

@@ -83,7 +83,9 @@ def await_(test: Callable[[], bool], progress: Progress) -> None:
 
 
 class Frame:
-    """A message in memory: the clock, the lengths of arrays of bytes (which need not be full), the arrays.
+    """A message in memory: the clock, its arrival (in a throttled transport), the lengths of arrays, the arrays.
+
+    Lengths are there only if some arrays are of bytes, which need not be full.
 
     Parameters
     ----------
@@ -95,11 +97,11 @@ class Frame:
         self._layout = layout
         self.flexible = any(dtype is np.uint8 for _, dtype in layout)
         sizes = [int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in layout]
-        self._begin = _ALIGNMENT * (1 + (len(layout) if self.flexible else 0))
+        self._begin = _ALIGNMENT * (2 + (len(layout) if self.flexible else 0))
         self.full_bytes = sum(sizes)
         self.buffer: Bytes = np.zeros(self._begin + sum(map(_aligned, sizes)), np.uint8)
-        self.clock = self.buffer[:_ALIGNMENT].view(np.float64)
-        self._lengths = self.buffer[_ALIGNMENT : self._begin].view(np.int64)
+        self.times = self.buffer[: 2 * _ALIGNMENT].view(np.float64)
+        self._lengths = self.buffer[2 * _ALIGNMENT : self._begin].view(np.int64)
         self._views = self._cut(sizes)
 
     def _cut(self, sizes: Iterable[int]) -> list[Any]:
@@ -178,7 +180,8 @@ class MpiChannel:
         self._finish_send(progress, clock)
         size, unused = self._frame.pack(arrays)
         clock.lap()
-        self._frame.clock[0] = clock.now + self._link.seconds - unused * self._link.seconds_per_byte
+        late = self._link.seconds - unused * self._link.seconds_per_byte
+        self._frame.times[:] = clock.now + late, self._link.depart(unused)
         if self._frame.flexible:
             self._under_way = self.comm.Issend([self._frame.buffer[:size], library().BYTE], self.target, self.tag)
         else:
@@ -212,7 +215,9 @@ class MpiChannel:
             clock.resume()
         if status.Get_count() == 0:
             raise PeerGone
-        clock.meet(float(self._frame.clock[0]))
+        sent, arrival = self._frame.times.tolist()
+        clock.meet(sent)
+        self._link.arrive(arrival, progress)
         return self._frame.arrays()
 
     def has_news(self) -> bool:

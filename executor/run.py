@@ -30,6 +30,7 @@ from executor.job import (
 from executor.parameters import check_supported
 from executor.state import Record, allocate_state
 from executor.supervisor import supervise
+from executor.throttle import Nics
 from executor.transport import SharedMemory, keep_only
 from executor.wiring import wire
 from executor.worker import turns_of
@@ -88,7 +89,8 @@ def run(plan: Plan, options: RunOptions | None = None, stream: Stream | None = N
 def _run_segment(job: Job, steps: range) -> None:
     """Fork the workers and wait until they have done some steps."""
     transport, options, records = SharedMemory(), job.options, job.records
-    wiring, latest = wire(job.programs, transport), latest_clock(job.records.values())
+    nics = Nics(job.plan) if options.throttled else None
+    wiring, latest = wire(job.programs, transport, nics), latest_clock(job.records.values())
     ranks = [records[worker.name] for worker in wiring.workers if worker.role == "rank"]
 
     def watch() -> None:
@@ -99,10 +101,15 @@ def _run_segment(job: Job, steps: range) -> None:
         keep_only(*transport.descriptors(worker.name))
         work(job, wiring, worker, steps, latest)
 
+    def started() -> None:
+        transport.close()
+        if nics is not None:
+            nics.close()
+
     supervise(
         {worker.name: functools.partial(enter, worker) for worker in wiring.workers},
         records,
-        started=transport.close,
+        started=started,
         hang_seconds=options.hang_seconds,
         watch=watch,
         idle_seconds=max(0.0, job.epoch - time.perf_counter()),

@@ -32,6 +32,7 @@ from executor.job import (
 from executor.mpi import Bytes, MpiTransport, Unwatched, await_, leave_no_names, library, meet, share
 from executor.parameters import check_supported
 from executor.state import JobState, Record, allocate_state
+from executor.throttle import Nics
 from executor.wiring import wire
 from executor.worker import session_number, turns_of
 from placement.plan import Plan
@@ -129,12 +130,23 @@ class _Rank:
     def _run_segment(self, job: Job, steps: range) -> None:
         record = job.records[self.me.name]
         ranks = {worker.name: number for number, worker in enumerate(self.crew)}
-        wiring = wire(job.programs, MpiTransport(self.comm, ranks, record))
+        nics = self._nics() if job.options.throttled else None
+        wiring = wire(job.programs, MpiTransport(self.comm, ranks, record), nics)
         latest = self.comm.allreduce(latest_clock([record]), op=library().MAX)
         record.waiting(False)
         work(job, wiring, self.me, steps, latest)
         self.badge.rest()
         meet(self.comm)
+        if nics is not None:
+            nics.close()
+
+    def _nics(self) -> Nics:
+        """Buckets that rank 0 makes and all others open, which takes ranks on one host."""
+        if self.comm.Split_type(library().COMM_TYPE_SHARED).size != self.comm.size:
+            raise BadInput("run", "nic_rate", "several hosts", "ranks on one host: hosts have NICs of their own")
+        own = Nics(self.plan) if self.leads else None
+        path: str = self.comm.bcast(own.path if own is not None else "")
+        return own or Nics(self.plan, path)
 
     # ---- parameters
 

@@ -93,6 +93,16 @@ class Transport(Protocol):
         """Called when a worker has ended: ends its channels to inboxes, and waits for all that is under way."""
 
 
+class Throttle(Protocol):
+    """Holds messages back on the wall clock (``executor.throttle``)."""
+
+    def send(self, size: int) -> float:
+        """Send bytes now; returns when they arrive, on ``time.perf_counter``."""
+
+    def receive(self, arrival: float, progress: Progress) -> None:
+        """Wait until a message has arrived."""
+
+
 @dataclass(frozen=True)
 class Link:
     """The network that a channel pretends to cross.
@@ -103,10 +113,25 @@ class Link:
         Time that it adds between the sender's clock and the arrival of a full message.
     seconds_per_byte : float
         How much less it adds for each byte that a message is shorter: arrays of bytes may be, up to the layout's size.
+    bytes : int
+        Bytes of a full message that count.
+    throttle : Throttle, optional
+        Holds messages back on the wall clock.
     """
 
     seconds: float = 0.0
     seconds_per_byte: float = 0.0
+    bytes: int = 0
+    throttle: Throttle | None = None
+
+    def depart(self, unused: int) -> float:
+        """Send a message, so many bytes short of a full one, into the throttle; returns when it arrives on the wall."""
+        return self.throttle.send(self.bytes - unused) if self.throttle is not None else 0.0
+
+    def arrive(self, arrival: float, progress: Progress) -> None:
+        """Wait until a message has come through the throttle."""
+        if self.throttle is not None:
+            self.throttle.receive(arrival, progress)
 
 
 def shared_array(shape: tuple[int, ...], dtype: type[np.generic]) -> npt.NDArray[Any]:
@@ -162,6 +187,7 @@ class Channel:
     def __init__(self, source: str, target: str, layout: Layout, link: Link = Link()) -> None:
         self.source, self.target, self.link = source, target, link
         self._bell, self._credit = Pipe(), Pipe()
+        self._arrivals = shared_array((SLOTS,), np.float64)
         self._slots = [[shared_array(shape, dtype) for shape, dtype in layout] for _ in range(SLOTS)]
         self._sent = self._received = self._unacknowledged = 0
 
@@ -185,6 +211,7 @@ class Channel:
             copy_into(target, array) for target, array in zip(self._slots[self._sent % SLOTS], arrays, strict=True)
         )
         clock.lap()
+        self._arrivals[self._sent % SLOTS] = self.link.depart(unused)
         self._bell.put(clock.now + self.link.seconds - unused * self.link.seconds_per_byte)
         self._sent += 1
         self._unacknowledged += 1
@@ -200,6 +227,7 @@ class Channel:
         if self._received:
             self._give_back(clock.now)
         clock.meet(self._bell.get(progress))
+        self.link.arrive(float(self._arrivals[self._received % SLOTS]), progress)
         arrays = self._slots[self._received % SLOTS]
         self._received += 1
         return arrays

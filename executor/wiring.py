@@ -13,6 +13,7 @@ import numpy as np
 
 from executor.coded import coded_layouts, room
 from executor.pushing import push_layout
+from executor.throttle import Nics
 from executor.transport import Bell, Layout, Line, Link, Transport
 from placement.plan import Plan
 from problem.cluster import Node
@@ -55,13 +56,15 @@ class Wiring:
     triggers: dict[str, Bell] = field(default_factory=dict)
 
 
-def wire(job: JobPrograms, transport: Transport) -> Wiring:
-    """Make all channels of a job."""
+def wire(job: JobPrograms, transport: Transport, nics: Nics | None = None) -> Wiring:
+    """Make all channels of a job; NICs throttle them."""
     found = workers(job)
     wiring = Wiring(job, found, transport)
     for worker in found:
         for label, (source, target, layout) in _channels_of(job, worker, found):
-            wiring.channels[label] = transport.channel(source.name, target.name, layout, _link(source, target, layout))
+            wiring.channels[label] = transport.channel(
+                source.name, target.name, layout, _link(source, target, layout, nics)
+            )
         if worker.role == "shadow":
             wiring.triggers[worker.name] = transport.bell(_trigger_source(worker.name), worker.name)
     return wiring
@@ -79,13 +82,14 @@ def link_seconds(source: Node, target: Node, size: int) -> float:
     return max(source.latency_seconds, target.latency_seconds) + size / rate
 
 
-def _link(source: Worker, target: Worker, layout: Layout) -> Link:
+def _link(source: Worker, target: Worker, layout: Layout, nics: Nics | None) -> Link:
     """Link that takes the time of the arrays; the lengths that lead a coded message are the transport's own."""
     coded = any(dtype is np.uint8 for _, dtype in layout)
     sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in layout]
     seconds = link_seconds(source.node, target.node, sum(sizes[coded:]))
     per_byte = link_seconds(source.node, target.node, 1) - link_seconds(source.node, target.node, 0) if coded else 0.0
-    return Link(seconds, per_byte)
+    throttle = nics.between(source, target) if nics is not None else None
+    return Link(seconds, per_byte, sum(sizes[coded:]), throttle)
 
 
 def _floats(elements: int) -> Layout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from executor.run import RunOptions, RunResult, run
 from executor.run_mpi import run_ranks
 from executor.worker import sessions
 from placement.plan import Plan
+from problem.cluster import Node
 from problem.errors import BadInput
 from simulator.machines import Sharing
 from simulator.simulate import simulate
@@ -136,6 +137,7 @@ def train(
     hang_seconds: float = 60.0,
     watch: Callable[[str], None] | None = None,
     checkpoints: Checkpoints = Checkpoints(),
+    throttled: bool = False,
 ) -> Outcome:
     """Train a plan and measure the quality of what came out.
 
@@ -155,6 +157,8 @@ def train(
         Told how far the run is.
     checkpoints : Checkpoints, optional
         Where to save, how often, and whether to go on from what is there.
+    throttled : bool
+        Whether messages between hosts take the time that the plan's NICs need (``wall`` clock).
 
     Raises
     ------
@@ -165,7 +169,7 @@ def train(
     CheckpointFailed
         A checkpoint could not be written.
     """
-    training = _prepare(plan, costs, steps, clock, data, hang_seconds, watch, checkpoints)
+    training = _prepare(plan, costs, steps, clock, data, hang_seconds, watch, checkpoints, throttled)
     return training.outcome(run(plan, training.options, training.stream))
 
 
@@ -178,6 +182,7 @@ def train_ranks(
     data: Data = Data(),
     hang_seconds: float = 60.0,
     checkpoints: Checkpoints = Checkpoints(),
+    throttled: bool = False,
 ) -> Outcome | None:
     """Do what :func:`train` does as one rank of an MPI job, all of whose ranks call this (``executor.run_mpi``).
 
@@ -185,7 +190,7 @@ def train_ranks(
     ----------
     badge : Badge
         Shows this rank's guard who it is and that it lives.
-    plan, costs, steps, clock, data, hang_seconds, checkpoints
+    plan, costs, steps, clock, data, hang_seconds, checkpoints, throttled
         As for :func:`train`.
 
     Returns
@@ -198,7 +203,7 @@ def train_ranks(
     BadInput, CheckpointFailed
         As :func:`train`; or the number of ranks is not that of the plan's workers.
     """
-    training = _prepare(plan, costs, steps, clock, data, hang_seconds, None, checkpoints)
+    training = _prepare(plan, costs, steps, clock, data, hang_seconds, None, checkpoints, throttled)
     result = run_ranks(plan, training.options, training.stream, badge)
     outcome = None if result is None else training.outcome(result)
     finish()
@@ -235,6 +240,7 @@ def _prepare(
     hang_seconds: float,
     watch: Callable[[str], None] | None,
     checkpoints: Checkpoints,
+    throttled: bool,
 ) -> _Training:
     stream = data.stream(plan)
     held_out = open_data(data.held_out, plan.model, data.options) if data.held_out is not None else None
@@ -255,6 +261,7 @@ def _prepare(
         checkpoint=checkpoints.folder,
         checkpoint_every=checkpoints.every,
         resume=checkpoints.resume,
+        throttled=throttled,
     )
     return _Training(options, stream, data, held_out)
 
@@ -274,6 +281,16 @@ def _progressive(result: RunResult, stream: Stream) -> float:
     counts = np.array([len(found) for found in labels])
     loss = float(np.sum(losses[counts > 0] * counts[counts > 0]) / counts.sum())
     return normalized_entropy(loss, float(np.concatenate(labels).mean(dtype=np.float64)))
+
+
+def with_nics(plan: Plan, bytes_per_second: float) -> Plan:
+    """Return a plan whose nodes are hosts of their own, with NICs of a rate."""
+
+    def alone(nodes: Sequence[Node]) -> tuple[Node, ...]:
+        return tuple(replace(n, host=n.name, nic_bytes_per_second=bytes_per_second) for n in nodes)
+
+    groups = tuple(alone(group) for group in plan.groups)
+    return replace(plan, groups=groups, servers=alone(plan.servers), sync_servers=alone(plan.sync_servers))
 
 
 def modelled_durations(plan: Plan, costs: CostTable) -> dict[str, Sequence[float]]:

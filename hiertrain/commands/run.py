@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hiertrain.output import emit, progress, table
+from problem.errors import BadInput
 
 if TYPE_CHECKING:
     from executor.guard import Badge
     from executor.run import RunResult
     from experiments.training import Outcome
     from placement.plan import Plan
+    from placement.planfile import LoadedPlan
 
 
 class ClockName(StrEnum):
@@ -49,6 +52,9 @@ def command(
         Backend, typer.Option(help="Processes of this machine, or ranks of mpiexec, one for each worker.")
     ] = Backend.PROCESSES,
     clock: Annotated[ClockName, typer.Option(help="Clock of the throughput.")] = ClockName.CPU,
+    nic_rate: Annotated[
+        str, typer.Option(help="Hold messages back (wall clock): 1Gb/s for every node, or 'plan': the plan's NICs.")
+    ] = "",
     data: Annotated[Path | None, typer.Option(help="Click log to train on; default: synthetic clicks.")] = None,
     eval_data: Annotated[Path | None, typer.Option(help="Click log to measure the trained model with.")] = None,
     data_format: Annotated[Format, typer.Option(help="Format of click logs; auto: as the file looks.")] = Format.AUTO,
@@ -87,19 +93,37 @@ def command(
     options = DataOptions(chosen, hash_ids, label, tuple(filter(None, dense_columns.split(","))))
     logs = Data(data, options, epochs, eval_data)
 
+    throttled = bool(nic_rate)
+
     def as_rank(badge: Badge) -> None:
-        loaded = load_plan(plan)
-        outcome = train_ranks(badge, loaded.plan, loaded.costs, steps, str(clock), logs, hang_seconds, saved)
+        loaded = _load(plan, nic_rate)
+        outcome = train_ranks(badge, loaded.plan, loaded.costs, steps, str(clock), logs, hang_seconds, saved, throttled)
         if outcome is not None:
             _emit(outcome, backend, trace, as_json)
 
     if backend is Backend.MPI:
         guarded(as_rank, hang_seconds)
         return
-    loaded = load_plan(plan)
+    loaded = _load(plan, nic_rate)
     with progress("training") as watch:
-        outcome = train(loaded.plan, loaded.costs, steps, str(clock), logs, hang_seconds, watch, saved)
+        outcome = train(loaded.plan, loaded.costs, steps, str(clock), logs, hang_seconds, watch, saved, throttled)
     _emit(outcome, backend, trace, as_json)
+
+
+def _load(path: Path, nic_rate: str) -> LoadedPlan:
+    """Read a plan file; its nodes get NICs of a rate, if one is given."""
+    from experiments.training import with_nics
+    from placement.planfile import load_plan
+    from problem.units import parse_rate
+
+    loaded = load_plan(path)
+    if nic_rate in {"", "plan"}:
+        return loaded
+    try:
+        rate = parse_rate(nic_rate)
+    except ValueError:
+        raise BadInput("run", "nic_rate", nic_rate, "a rate such as 1Gb/s, or plan") from None
+    return replace(loaded, plan=with_nics(loaded.plan, rate))
 
 
 def _emit_ranks(plan: Plan, as_json: bool) -> None:
