@@ -10,9 +10,11 @@ may outnumber cores; a large message may need a hand of its sender, which gives 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,31 @@ def library() -> Any:
         reason = " ".join(str(error).split())
         raise BadInput("run", "backend", "mpi", f"needs mpi4py and an MPI library: {reason}") from None
     return MPI
+
+
+@contextlib.contextmanager
+def rank_pool() -> Iterator[tuple[Executor, int] | None]:
+    """Yield a pool of all ranks but the first, and their number, on the first; None on the others, once they have served it.
+
+    Starts MPI with support for threads, so not for use in a process that trains (:func:`library`).
+
+    Raises
+    ------
+    BadInput
+        mpi4py or an MPI library is not there, or there is only one rank.
+    """
+    try:
+        from mpi4py import MPI  # noqa: PLC0415 - as in library()
+        from mpi4py.futures import MPICommExecutor  # noqa: PLC0415
+    except (ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise BadInput("sweep", "mpi", True, f"needs mpi4py and an MPI library: {reason}") from None
+    size = MPI.COMM_WORLD.size
+    if size == 1:
+        raise BadInput("mpiexec", "-n", size, "at least 2: the first rank hands out what the others do")
+    with MPICommExecutor(MPI.COMM_WORLD, root=0) as pool:
+        found: Any = pool  # an Executor in all but name
+        yield None if found is None else (found, size - 1)
 
 
 class Unwatched:

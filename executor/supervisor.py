@@ -123,7 +123,7 @@ def _interrupts_held() -> Iterator[None]:
 
 def _enter(name: str, task: Task, reports: int, parent: int) -> None:
     """First and last thing that a worker's process does."""
-    _die_with(parent)
+    die_with(parent)
     show_name(name)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's
     gc.disable()
@@ -146,7 +146,8 @@ def show_name(name: str) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent, which is given, ends (Linux); at once if it has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:

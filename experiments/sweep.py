@@ -8,6 +8,7 @@ Results are rows.csv and manifest.json; plots are made from the rows by others.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import hashlib
@@ -21,7 +22,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -30,6 +31,7 @@ from pydantic import Field
 
 from cost_models.checked_json import write_json
 from cost_models.roofline import roofline_costs
+from executor.supervisor import die_with
 from experiments.training import train
 from placement.result import PlacementResult
 from placement.search import solve
@@ -198,7 +200,12 @@ def _trained(result: PlacementResult, steps: int) -> dict[str, Any]:
 
 
 def run_sweep(
-    sweep: Sweep, out: Path, *, jobs: int = 1, watch: Callable[[str], None] | None = None
+    sweep: Sweep,
+    out: Path,
+    *,
+    jobs: int = 1,
+    watch: Callable[[str], None] | None = None,
+    pool: Executor | None = None,
 ) -> list[dict[str, Any]]:
     """Evaluate all scenarios that have no row yet, and write rows.csv and manifest.json.
 
@@ -212,6 +219,8 @@ def run_sweep(
         Processes.
     watch : callable, optional
         Told how far the sweep is and how long it may take.
+    pool : Executor, optional
+        Where scenarios are evaluated, ``jobs`` at once; None: in processes of this machine.
 
     Returns
     -------
@@ -223,43 +232,49 @@ def run_sweep(
     rows = {key: row for key, row in _kept(out).items() if key in scenarios}
     missing = [scenario for key, scenario in scenarios.items() if key not in rows]
     try:
-        for row in _evaluated(missing, sweep.do, jobs, watch or (lambda news: None)):
-            _append(out, row)
-            rows[row["key"]] = row
+        with contextlib.nullcontext(pool) if pool is not None else _processes(jobs) as chosen:
+            for row in _evaluated(missing, sweep.do, chosen, jobs, watch or (lambda news: None)):
+                _append(out, row)
+                rows[row["key"]] = row
     finally:
         ordered = [rows[key] for key in scenarios if key in rows]
         _write(out, sweep, ordered, len(scenarios))
     return ordered
 
 
-def _evaluated(
-    scenarios: list[dict[str, Any]], do: Do, jobs: int, watch: Callable[[str], None]
-) -> Iterator[dict[str, Any]]:
-    began = time.monotonic()
+@contextlib.contextmanager
+def _processes(jobs: int) -> Iterator[Executor]:
+    """Yield a pool of processes, which end at once when the sweep does not come to its end."""
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_on_interrupt) as pool:
-        todo = iter(scenarios)
-        pending: set[Future[dict[str, Any]]] = set()
+    with ProcessPoolExecutor(jobs, context, _end_with, (os.getpid(),)) as pool:
         try:
-            for number in itertools.count(1):
-                pending |= {
-                    pool.submit(evaluate_scenario, s, do) for s in itertools.islice(todo, 2 * jobs - len(pending))
-                }
-                if not pending:
-                    return
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-                left = (time.monotonic() - began) / number * max(0, len(scenarios) - number)
-                watch(f"{number} of {len(scenarios)}, about {left:.0f} s left")
+            yield pool
         except BaseException:
             for child in multiprocessing.active_children():
                 child.terminate()
             raise
 
 
-def _end_on_interrupt() -> None:
-    """A worker has nothing to save: Ctrl-C ends it at once and without words."""
+def _evaluated(
+    scenarios: list[dict[str, Any]], do: Do, pool: Executor, jobs: int, watch: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
+    began, todo, number = time.monotonic(), iter(scenarios), 0
+    pending: set[Future[dict[str, Any]]] = set()
+    while True:
+        pending |= {pool.submit(evaluate_scenario, s, do) for s in itertools.islice(todo, 2 * jobs - len(pending))}
+        if not pending:
+            return
+        done, pending = wait(pending, return_when=FIRST_COMPLETED)
+        for future in done:
+            yield future.result()
+        number += len(done)
+        left = (time.monotonic() - began) / number * (len(scenarios) - number)
+        watch(f"{number} of {len(scenarios)}, about {left:.0f} s left")
+
+
+def _end_with(parent: int) -> None:
+    """A worker has nothing to save: Ctrl-C, and the end of the sweep, end it at once and without words."""
+    die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

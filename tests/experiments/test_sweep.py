@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from experiments.launch import command_of, mpiexec
 from experiments.sweep import Sweep, evaluate_scenario, key_of, load_sweep, run_sweep
 from problem.errors import BadInput
 
+ROOT = Path(__file__).resolve().parents[2]
 TOML = """
 [grid]
 model = ["demo"]
@@ -70,6 +74,26 @@ def test_an_interrupted_sweep_keeps_its_rows_and_goes_on(sweep: Sweep, tmp_path:
     rows = run_sweep(sweep, tmp_path / "out")
     assert len(rows) == 4
     assert (tmp_path / "out" / "rows.jsonl").read_text().splitlines()[: len(kept)] == kept
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(not mpiexec(), reason="needs mpiexec")
+def test_ranks_give_the_rows_of_processes(sweep: Sweep, tmp_path: Path) -> None:
+    """Two ranks that evaluate and one that hands out: the same rows but for the seconds; training is refused in one line."""
+    pytest.importorskip("mpi4py", reason="needs mpi4py")
+    expected = run_sweep(sweep, tmp_path / "out", jobs=2)
+    command = command_of("mpi", 3, "hiertrain", "sweep", str(tmp_path / "sweep.toml"), "--mpi", "--json", "--out")
+    done = subprocess.run([*command, str(tmp_path / "ranks")], cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = json.loads(done.stdout)["rows"]
+    assert [_untimed(row) for row in rows] == [_untimed(row) for row in expected]
+    (tmp_path / "sweep.toml").write_text(TOML + "run = true\n")
+    refused = subprocess.run([*command, str(tmp_path / "no")], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert refused.returncode
+    assert refused.stderr.count("do.run") == 1
+
+
+def _untimed(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if "seconds" not in name.split("_")[-1]}
 
 
 def test_a_line_that_was_cut_off_is_computed_again(sweep: Sweep, tmp_path: Path) -> None:
