@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cost_models.profile import Profile, load_profile, save_profile
     from cost_models.roofline import roofline_costs as roofline
     from cost_models.sources import cost_source
+    from executor.data.files import DataOptions, open_data
+    from executor.data.rows import Passes
     from executor.profiler import measure_machine
     from executor.run import RunOptions, RunResult
     from executor.run import run as execute
@@ -46,8 +48,10 @@ __version__ = "0.1.0"
 _HOME = {
     "BadInput": "problem.errors",
     "Cluster": "problem.cluster",
+    "DataOptions": "executor.data.files",
     "HiertrainError": "problem.errors",
     "Model": "problem.model",
+    "Passes": "executor.data.rows",
     "PlacementResult": "placement.result",
     "Plan": "placement.plan",
     "Profile": "cost_models.profile",
@@ -66,6 +70,7 @@ _HOME = {
     "load_plan": "placement.planfile",
     "load_profile": "cost_models.profile",
     "measure_machine": "executor.profiler",
+    "open_data": "executor.data.files",
     "roofline": "cost_models.roofline",
     "save_plan": "placement.planfile",
     "save_profile": "cost_models.profile",
@@ -79,8 +84,10 @@ _RENAMED = {"execute": "run", "roofline": "roofline_costs"}
 __all__ = [
     "BadInput",
     "Cluster",
+    "DataOptions",
     "HiertrainError",
     "Model",
+    "Passes",
     "PlacementResult",
     "Plan",
     "Profile",
@@ -100,6 +107,7 @@ __all__ = [
     "load_plan",
     "load_profile",
     "measure_machine",
+    "open_data",
     "roofline",
     "save_plan",
     "save_profile",
