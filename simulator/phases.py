@@ -83,7 +83,6 @@ def _with_groups(plan: Plan, groups: int) -> Plan:
 
 
 def _told(phase: _Phase, result: SimulationResult) -> str:
+    groups = "group" if phase.groups == 1 else "groups"
     pause = f" after a pause of {phase.pause:g} s" if phase.pause else ""
-    return (
-        f"{phase.begin:g} to {phase.end:g} s: {phase.groups} groups{pause}, {result.samples_per_second:,.0f} samples/s."
-    )
+    return f"{phase.begin:g} to {phase.end:g} s: {phase.groups} {groups}{pause}, {result.samples_per_second:,.0f} samples/s."

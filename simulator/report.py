@@ -217,4 +217,4 @@ def left_out(scenario: Scenario, steps: int, asked: int) -> tuple[str, ...]:
 
 def _disturbances(conditions: Conditions) -> tuple[tuple[str, bool], ...]:
     slow = conditions.workers_differ or bool(conditions.node_sigma or conditions.slow_nodes)
-    return (("stragglers", slow), ("failures", conditions.failures is not None))
+    return (("stragglers", slow), ("failures", conditions.failures is not None or bool(conditions.losses)))

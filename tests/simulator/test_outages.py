@@ -139,7 +139,7 @@ def test_a_changed_number_of_groups():
     one = run(make_plan(CHAIN)).samples_per_second
     assert result.samples_per_second == pytest.approx(1.5 * one, rel=0.01)
     assert result.happened[0].startswith("0 to 10 s: 3 groups")
-    assert "1 groups after a pause of 5 s" in result.happened[1]
+    assert "1 group after a pause of 5 s" in result.happened[1]
 
 
 def test_more_groups_later_are_faster():
