@@ -32,13 +32,13 @@ def read_model(source: str, max_rows: int | None = None) -> Model:
 def read_cluster(source: str | None, model_source: str) -> Cluster:
     """Load a cluster, by default the one that a graph file brings along; print what was assumed."""
     from problem.cluster_io import load_cluster
+    from problem.formats.registry import split_forced
     from problem.graph_json import graph_cluster
 
-    if source is None and not model_source.endswith(".json"):
-        raise BadInput(
-            "solve", "--cluster", None, "a preset with a count (fb-1s-18c:32), local, or a .toml or .yaml file"
-        )
-    cluster = load_cluster(source) if source is not None else graph_cluster(Path(model_source))
+    model_file = split_forced(model_source)[1]
+    if source is None and not model_file.endswith(".json"):
+        raise BadInput("solve", "--cluster", None, "a preset with a count (fb-1s-18c:32), local, or a file")
+    cluster = load_cluster(source) if source is not None else graph_cluster(Path(model_file))
     for note in cluster.assumptions:
         say(f"{cluster.name}: {note}")
     return cluster

@@ -206,10 +206,11 @@ class _YamlReader:
 
     def _check(self, node: Any, line: int) -> None:
         where = f"{self._source}:{line}"
-        if id(node) in self._seen and not self._aliases:
+        again = id(node) in self._seen
+        if again and not self._aliases:
             raise BadInput(where, "document", "an alias", "values written out; aliases are not read")
         self._seen.add(id(node))
-        if len(self.lines) > MAX_YAML_VALUES:
+        if again and len(self.lines) > MAX_YAML_VALUES:
             raise BadInput(where, "document", "an alias", f"at most {MAX_YAML_VALUES} values, aliases written out")
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="Preset, .toml, .json or .csv of tables.")],
+    model: Annotated[str, typer.Argument(help="Preset, or a file (.toml, .csv, .json, .onnx, ..).")],
     out: Annotated[Path, typer.Option("--out", help="File to write the profile to.")],
     max_rows: Annotated[int | None, typer.Option(min=1, help="Cap the rows of every table (ids are hashed).")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer batch sizes, and no other shapes.")] = False,

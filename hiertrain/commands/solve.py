@@ -35,10 +35,8 @@ class Mode(StrEnum):
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="Preset, .toml, .json or .csv of tables.")],
-    cluster: Annotated[
-        str | None, typer.Option(help="Preset with a count (fb-1s-18c:32), local, .toml or .yaml.")
-    ] = None,
+    model: Annotated[str, typer.Argument(help="Preset, or a file (.toml, .csv, .json, .onnx, ..).")],
+    cluster: Annotated[str | None, typer.Option(help="Preset with a count (fb-1s-18c:32), local, or a file.")] = None,
     costs: Annotated[Path | None, typer.Option(help="Profile of the machines; default: roofline.")] = None,
     foreign_costs: Annotated[bool, typer.Option(help="Accept a profile of another machine, scaled.")] = False,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples per thread and step; default: the model's.")] = None,
