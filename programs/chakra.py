@@ -2,7 +2,8 @@
 
 Every worker of a machine (threads, serving copies) is a chain of nodes: an instruction waits for the one before it, but
 nothing waits for a ``Send`` to be over, as the transport sends in the background. Computation carries its busy time from a
-timeline, in whole microseconds (the format's unit); messages carry bytes, sender, receiver and a tag that is the same on
+timeline, in whole microseconds (the format's unit), rounded so that a worker's sums stay right;
+messages carry bytes, sender, receiver and a tag that is the same on
 both sides, and no time, which is for the reader's network to find. All-reduces are collectives of a process group, listed
 in ``PREFIX.groups.json`` as ASTRA-sim's communicator groups. A message to a worker of the same machine is a dependency.
 
@@ -18,6 +19,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from problem.errors import BadInput
 from problem.formats import chakra
@@ -76,7 +80,7 @@ class _Writer:
         names = [*(node.name for group in plan.groups for node in group), *(node.name for node in plan.servers)]
         self._job = job
         self._machine = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        self._micros = {worker.instructions: (1e6 * worker.busy.mean(axis=0)).round() for worker in timeline.workers}
+        self._micros = {worker.instructions: _whole_micros(worker.busy.mean(axis=0)) for worker in timeline.workers}
         self._workers = [worker for worker in workers(job) if worker.place is not None]
         self._place = {(_session(worker), worker.place): self._machine[worker.node.name] for worker in self._workers}
         self._first, self._tags, self._sent = self._numbered()
@@ -139,6 +143,18 @@ class _Writer:
         ends = {"comm_src": here, "comm_dst": there} if sends else {"comm_src": there, "comm_dst": here}
         attributes = ends | {"comm_size": one.bytes, "comm_tag": self._tags[(session, one.channel)]}
         return chakra.SEND if sends else chakra.RECV, dict(attributes), []
+
+
+def _whole_micros(seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Return durations in whole microseconds whose sums stay within half a microsecond of the exact ones.
+
+    Parameters
+    ----------
+    seconds : ndarray of float64, shape (instructions,)
+        Busy time of each instruction.
+    """
+    ends = (1e6 * np.cumsum(seconds)).round().astype(np.int64)
+    return ends - np.concatenate(([0], ends[:-1]))
 
 
 def _session(worker: Worker) -> Session:

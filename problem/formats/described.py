@@ -1,7 +1,8 @@
 """Descriptions of published models in JSON: tables with rows and dims, MLP widths, interaction, batch, and a source.
 
 Keys as in collections of facts: ``tables`` (``rows``, ``dim``, ``pooling_factor`` or ``hotness``), or ``rows`` (a list) and
-``embedding_dim``; ``dense_in``, ``bottom_mlp``, ``top_mlp``, ``interaction``. Without MLP widths a dense part is assumed.
+``embedding_dim``; ``dense_in``, ``bottom_mlp``, ``top_mlp``, ``interaction`` (where it is not named: dots if all widths are
+equal, else side by side). Without MLP widths a dense part is assumed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def read_model(content: Content) -> Model:
     name = content.stem.replace("#", " ")
     if "top_mlp" not in data or "bottom_mlp" not in data:
         return model_around(name, tables, content.source, notes=notes)
-    interaction = str(data.get("interaction", "dot")).split(" ")[0]
+    interaction = str(data.get("interaction", _interaction(data, tables))).split(" ")[0]
     wanted = {key: data[theirs] for key, theirs in _OPTIONAL.items() if isinstance(data.get(theirs), int)}
     if interaction == "dot":
         wanted = {key: value for key, value in wanted.items() if not key.startswith("cross")}
@@ -46,6 +47,12 @@ def read_model(content: Content) -> Model:
         **wanted,
     }
     return described_model(description, content.source)
+
+
+def _interaction(data: Mapping[str, Any], tables: list[dict[str, Any]]) -> str:
+    """Return the interaction of a description that names none: dots of equal widths, else side by side."""
+    widths = {table.get("dim") for table in tables} | set(data["bottom_mlp"][-1:])
+    return "dot" if len(widths) == 1 else "concat"
 
 
 def _tables(data: Mapping[str, Any], content: Content) -> list[dict[str, Any]]:

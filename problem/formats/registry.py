@@ -126,7 +126,7 @@ FORMATS: tuple[Format, ...] = (
         "several", "several descriptions in one JSON", sign.several, refusal="several entries: give one, FILE/ENTRY"
     ),
     Format("clicks", "click log", sign.clicks, refusal=_DATA),
-    Format("unread", "known, not read", sign.unread, refusal="no reader"),
+    Format("not-read", "known, not read", sign.unread, refusal="no reader"),
 )
 
 

@@ -12,7 +12,7 @@ from problem.errors import BadInput
 from problem.formats import chakra, wire
 from problem.formats.content import Content
 from problem.readers import load_model
-from programs.chakra import COMPUTATION, write_chakra
+from programs.chakra import COMPUTATION, _whole_micros, write_chakra
 from programs.instructions import AllReduce, Compute
 from programs.timeline import Timeline, WorkerTimeline
 from programs.transform import transform
@@ -143,6 +143,13 @@ def test_nothing_waits_for_a_send(traces):
         messages = raw(path)
         sends = {message.id for message in messages if message.type == chakra.SEND}
         assert not sends & {number for message in messages for number in message.ctrl_deps}
+
+
+def test_rounding_does_not_add_up():
+    """A thousand instructions of 0.4 us are 400 us in whole microseconds, not none."""
+    found = _whole_micros(np.full(1000, 0.4e-6))
+    assert found.sum() == 400
+    assert set(found) == {0, 1}
 
 
 def test_a_missing_folder_is_named(tmp_path):

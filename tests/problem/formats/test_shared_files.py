@@ -58,6 +58,7 @@ def test_what_is_unknown_is_prose(table):
         ("placements/flexflow/dlrm_strategy_16embs_8gpus.pb", "placement: 16 shards on 8 devices"),
         ("traces/pytorch_et/dlrm_8rank/kineto_worker0.json", "costs of 1644 calls"),
         ("facts/public_dlrm_models.json/dlrm_cpu_2node_user_report", "model: 37 operators, 26 tables"),
+        ("embedding_tables/public_table_configs.json/7table_470B_hotness20", "model: 18 operators, 7 tables"),
         ("facts/plans_from_issues.json/torchrec#161", "model: 33 operators, 26 tables"),
     ],
 )
