@@ -188,14 +188,14 @@ def greedy(case: Case, method: str) -> Row:
             if not fits.any():
                 return Row(case.name, method, None, note=f"no plan: table {table.name!r} finds no room")
             server = int(np.argmin(np.where(fits, sums, np.inf)))
-            sums[server] += key(table) * piece.rows / table.rows
+            sums[server] += key(table) * (piece.end - piece.begin) / table.rows
             state.put(piece, server)
     return _row(case, method, state.load, None, len(state.at), began)
 
 
 def _split(table: EmbeddingTable, parts: int) -> list[Piece]:
     edges = [table.rows * i // parts for i in range(parts + 1)]
-    return [Piece((table,), edges[i + 1] - edges[i], i) for i in range(parts)]
+    return [Piece((table,), edges[i], edges[i + 1], None, i) for i in range(parts)]
 
 
 def ours(case: Case, method: str, *, row_splits: bool) -> Row:
@@ -214,7 +214,8 @@ def judged(case: Case, shards: tuple[Shard, ...]) -> np.ndarray[tuple[int, int],
     """Return (server, resource) the loads of shards, put there one by one; a server without room is an error."""
     state = case.empty()
     for number, shard in enumerate(shards):
-        state.put(Piece((case.model.table[shard.table],), shard.rows, number), shard.server)
+        table = case.model.table[shard.table]
+        state.put(Piece((table,), shard.row_begin, shard.row_end, shard.columns, number), shard.server)
     if int(state.room.min()) < 0:
         raise AssertionError(f"{case.name}: a server lacks {-int(state.room.min())} bytes")
     return state.load

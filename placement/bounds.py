@@ -5,7 +5,8 @@ traffic, the servers, and the longest path of the graph. No placement of the sha
 below a plan in hand is never solved.
 
 Equal tables are bounded jointly with their sharding: less work on a server means more cuts (``cuts``), and each cut is
-one more request and answer for every rank. A sharding with k cuts loads some server with at least v(k) tables' work and
+one more request for every rank, with all ids of a table (and one more whole answer, where columns cannot be cut). A
+sharding with k cuts loads some server with at least v(k) tables' work and
 every rank with k more shards, so the bounds of the leaves (v(k), k) together bound every sharding.
 """
 
@@ -16,14 +17,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cost_models.costs import CostTable, PhaseCost
-from cost_models.memory import ids_bytes, pooled_bytes, shard_in_flight_bytes
+from cost_models.memory import ids_bytes, pooled_bytes
 from placement.cuts import candidates, cut_count, fewest_cuts
 from placement.group import GroupProblem, ServerLink
 from placement.loads import fixed_tally, runs_backward
 from placement.nets import RANK, Contracted
 from placement.plan import Tag
 from placement.shapes import Shape, Side
-from placement.shard_state import Sharding
+from placement.shard_bounds import fewest_shards, sharding_bound
+from placement.shard_state import UNIT, Sharding
 from placement.table_rules import NO_RULES, TableRules
 from problem.cluster import Node
 from problem.model import Model
@@ -69,11 +71,16 @@ class Bounds:
         self.model, self.costs, self.batch, self.hogwild, self.local = model, costs, batch, hogwild, local
         self.pins = pins
         self.rules = rules
-        self.equal_tables = not rules and len({replace(table, name="") for table in model.tables}) == 1
+        self.equal_tables = (
+            not rules and not model.shared and len({replace(table, name="") for table in model.tables}) == 1
+        )
         self._server_bound: dict[int, float] = {}
         self._proven: dict[object, list[tuple[Pull, float]]] = {}
         self._parts_of: dict[tuple[int, int], list[int]] = {}
-        self._sizes = tuple([size(table, batch) for table in model.tables] for size in (ids_bytes, pooled_bytes))
+        readers = [model.readers[table.name] for table in model.tables]
+        self._ids, self._pooled = (
+            [sum(size(f, batch) for f in r) for r in readers] for size in (ids_bytes, pooled_bytes)
+        )
         self._work: tuple[PhaseCost, PhaseCost, float] | None = None
 
     def order(self, shape: Shape) -> tuple[float, int, int]:
@@ -135,8 +142,8 @@ class Bounds:
         largest = max((node.memory_bytes for node in shape.servers), default=1)
         sessions = len(shape.groups) * shape.ranks * self.hogwild
         if (largest, sessions) not in self._parts_of:
-            room = ((t, largest - sessions * shard_in_flight_bytes(t, self.batch)) for t in self.model.tables)
-            parts = [-(-table.rows // max(1, had // table.bytes_per_row)) for table, had in room]
+            state = Sharding(self.model, self.batch, (), self.costs, sessions, local=self.local, columns=True)
+            parts = [fewest_shards(state, table, largest) for table in self.model.tables]
             self._parts_of[largest, sessions] = [min(max(1, n), len(shape.servers) or 1) for n in parts]
         return self._parts_of[largest, sessions]
 
@@ -164,7 +171,8 @@ class Bounds:
             return cuts
         table, step = self.model.tables[0], len(shape.groups) * shape.ranks
         fullest = -(-(len(self.model.tables) + int(cuts)) // len(shape.servers))
-        arriving = (ids_bytes(table, self.batch) + pooled_bytes(table, self.batch)) * fullest
+        whole = fullest if table.dim < 2 * UNIT else len(self.model.tables) / len(shape.servers)
+        arriving = ids_bytes(table, self.batch) * fullest + pooled_bytes(table, self.batch) * whole
         rate = float("inf") if self.local else max(node.nic_bytes_per_second for node in shape.servers)
         return max(self._group_seconds(shape, int(cuts)), step * arriving / rate)
 
@@ -234,7 +242,7 @@ class Bounds:
             for node in shape.servers[:count]
         )
         return GroupProblem(
-            replace(self.model, tables=()),
+            replace(self.model, tables=(), shared=()),
             self.costs,
             shape.groups[0],
             self.batch,
@@ -245,14 +253,16 @@ class Bounds:
         )
 
     def _pull(self, shape: Shape, cuts: int) -> Pull:
+        """Every shard takes all ids of its table; pooled rows come once if columns may be cut, else with every shard."""
         parts, more = self._parts(shape), 1 + cuts / max(1, len(self.model.tables))
-        ids, pooled = (
-            int(max(sum(n * size for n, size in zip(parts, sizes, strict=True)), more * sum(sizes)))
-            for sizes in self._sizes
-        )
+        rows = [1 if table.dim >= 2 * UNIT else n for table, n in zip(self.model.tables, parts, strict=True)]
+        ids = max(sum(n * size for n, size in zip(parts, self._ids, strict=True)), more * sum(self._ids))
+        pooled = float(sum(n * size for n, size in zip(rows, self._pooled, strict=True)))
+        if self.equal_tables and self.model.tables[0].dim < 2 * UNIT:
+            pooled = max(pooled, more * sum(self._pooled))
         shards = max(sum(parts), len(self.model.tables) + cuts)
         count = max(1, min(len(shape.servers), shards)) if self.all_used or not shape.servers else 1
-        return count, ids, pooled
+        return count, int(ids), int(pooled)
 
     # ---- what was proven
 
@@ -282,8 +292,10 @@ class Bounds:
         """Lower bound of the busiest embedding server's step."""
         count = len(shape.servers)
         if count and count not in self._server_bound:
-            state = Sharding(self.model, self.batch, shape.servers, self.costs, 1, local=self.local, rules=self.rules)
-            self._server_bound[count] = state.bound()
+            state = Sharding(
+                self.model, self.batch, shape.servers, self.costs, 1, local=self.local, rules=self.rules, columns=True
+            )
+            self._server_bound[count] = sharding_bound(state)
         return self._server_bound.get(count, 0.0) * len(shape.groups) * shape.ranks
 
 

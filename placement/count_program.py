@@ -86,17 +86,26 @@ class CountProgram:
                     self.model.add(self.x[j, p] == 0).with_name(f"(S4) {members[0].key},{p}")
         for apart in rules.apart:
             here = [j for j, members in enumerate(self.classes) if any(t.name in apart for t in members[0].tables)]
-            cut = {name for name, _, _ in self.state.cuts} & set(apart)
-            taken = {server for name, server, _ in self.state.cuts if name in cut}
+            taken = {shard.server for shard in self.state.cuts if shard.table in apart}
             for p in self.servers:
                 most = 0 if p in taken else 1
                 self.model.add(sum(self.x[j, p] for j in here) <= most).with_name(f"(S5) {','.join(apart)},{p}")
 
-    def solve(self, deterministic_seconds: float) -> tuple[dict[tuple[str, int], int], float]:
-        """Return the server of each piece (empty if nothing was found) and the proven bound in seconds."""
+    def solve(
+        self, deterministic_seconds: float, seconds: float = float("inf")
+    ) -> tuple[dict[tuple[str, int], int], float]:
+        """Return the server of each piece (empty if nothing was found) and the proven bound in seconds.
+
+        Parameters
+        ----------
+        deterministic_seconds, seconds : float
+            Limits of the solver's work, and of the clock.
+        """
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.max_deterministic_time = deterministic_seconds
+        if seconds < float("inf"):
+            solver.parameters.max_time_in_seconds = max(0.0, seconds)
         solver.parameters.relative_gap_limit = self.gap
         status = solver.solve(self.model)
         bound = max(0.0, solver.best_objective_bound) / SCALE * self.best

@@ -12,7 +12,7 @@ from placement.group import GroupProblem
 from placement.loads import fixed_tally
 from placement.nets import Contracted
 from placement.plan import DP
-from placement.shard_state import packing_bound
+from placement.shard_bounds import packing_bound
 
 
 def no_fit(contracted: Contracted) -> DoesNotFit:

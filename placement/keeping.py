@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from placement.plan import Shard, Span
 from placement.shard_state import Piece, Sharding
 
-#: For each table the servers that hold rows of it, each with how many.
-Held = Mapping[str, Sequence[tuple[int, int]]]
+#: For each table its shards on the servers that are still there.
+Held = Mapping[str, Sequence[Shard]]
 
 
 def kept(empty: Callable[[], Sharding], held: Held) -> Iterator[Sharding]:
@@ -49,13 +50,25 @@ def _parts(state: Sharding, piece: Piece, held: Held) -> list[tuple[Piece, int |
     """The parts of a table that servers hold, and what is left of it, each with its server."""
     table, places = piece.tables[0], list(held.get(piece.tables[0].name, ()))
     if table.name in state.rules.whole or len(piece.tables) > 1:
-        whole = len({tuple(held.get(t.name, ())) for t in piece.tables}) == 1 or len(places) == 1
-        return [(piece, places[0][0] if places and whole else None)]
-    parts: list[tuple[Piece, int | None]] = [
-        (Piece(piece.tables, rows, number), server) for number, (server, rows) in enumerate(places)
+        servers = {shard.server for t in piece.tables for shard in held.get(t.name, ())}
+        return [(piece, servers.pop() if len(servers) == 1 else None)]
+    found = [(s.columns, s.row_begin, s.row_end, s.server) for s in places]
+    for span in dict.fromkeys(s.columns for s in places) if places else {None: None}:
+        rows = sorted((s.row_begin, s.row_end) for s in places if s.columns == span)
+        edges = [0, *(edge for part in rows for edge in part), table.rows]
+        found += [(span, a, b, -1) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
+    missing = _missing_columns(table.dim, [shard.span(table) for shard in places]) if places else []
+    found += [(span, 0, table.rows, -1) for span in missing]
+    return [
+        (Piece(piece.tables, begin, end, span, number), server if server >= 0 else None)
+        for number, (span, begin, end, server) in enumerate(found)
     ]
-    left = table.rows - sum(rows for _, rows in places)
-    return [*parts, (Piece(piece.tables, left, len(parts)), None)] if left else parts
+
+
+def _missing_columns(dim: int, spans: Sequence[Span]) -> list[Span]:
+    """Return the gaps between strips."""
+    edges = [0, *(edge for span in sorted(set(spans)) for edge in span), dim]
+    return [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if begin < end]
 
 
 def move_one(state: Sharding) -> int:

@@ -8,7 +8,7 @@ groups bring them back with their next exchange. Knows no times.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 
@@ -155,13 +155,13 @@ class Previous:
 
     # ---- tables
 
-    def held(self, servers: Sequence[Node]) -> dict[str, tuple[tuple[int, int], ...]]:
-        """Return, for each table, the servers that hold rows of it, each with how many."""
+    def held(self, servers: Sequence[Node]) -> dict[str, tuple[Shard, ...]]:
+        """Return the shards of each table that are on servers which are still there, by their new numbers."""
         number = {node.name: i for i, node in enumerate(servers)}
-        found: dict[str, tuple[tuple[int, int], ...]] = {}
-        for (table, machine), (begin, end) in self.rows.items():
-            if machine in number and end > begin:
-                found[table] = (*found.get(table, ()), (number[machine], end - begin))
+        found: dict[str, tuple[Shard, ...]] = {}
+        for (table, machine), shards in self.shards_on.items():
+            here = tuple(replace(shard, server=number[machine]) for shard in shards if machine in number and shard.rows)
+            found[table] = (*found.get(table, ()), *here)
         return found
 
     def aligned(self, servers: Sequence[Node], shards: Sequence[Shard]) -> tuple[Shard, ...]:

@@ -249,6 +249,7 @@ class _Search:
             sessions=steps * self.hogwild,
             local=self.local,
             deterministic_seconds=0.5,
+            deadline=self.deadline,
             enough_seconds=shape.bound_seconds / steps,
             per_server=shape.per_server,
             rules=self.rules,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -18,31 +18,45 @@ import numpy.typing as npt
 from cost_models.costs import CostTable
 from cost_models.memory import ids_bytes, pooled_bytes, shard_in_flight_bytes
 from placement.errors import DoesNotFit
-from placement.plan import Shard
+from placement.plan import Shard, Span
+from placement.shares import shard_cost
 from placement.table_rules import TableRules, check_room
 from problem.cluster import Node
+from problem.graph import FLOAT_BYTES
 from problem.model import EmbeddingTable, Model
+from problem.popularity import Mixture, popularity
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+#: What shards ask for, (4,) each; the server does not matter.
+Demands = dict[Shard, Floats]
+
+
+#: Narrowest strip that columns are cut into: 64 bytes, a cache line, as rows are read at random.
+UNIT = 64 // FLOAT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of tables that are placed as one: of a table, or of several that are kept together, whole.
+    """A part of a table that is placed as one, or several tables that are kept together, whole.
 
     Parameters
     ----------
     tables : tuple of EmbeddingTable
         The tables.
-    rows : int
+    begin, end : int
         Rows of the only table; all of them where there are several.
+    columns : tuple of int or None
+        Columns, begin and end; None: all.
     number : int
-        Tells equal pieces of a table apart.
+        Tells the pieces of a table apart.
     """
 
     tables: tuple[EmbeddingTable, ...]
-    rows: int
+    begin: int
+    end: int
+    columns: Span | None = None
     number: int = 0
 
     @property
@@ -50,12 +64,16 @@ class Piece:
         """First table and number."""
         return self.tables[0].name, self.number
 
-    @property
-    def parts(self) -> tuple[tuple[EmbeddingTable, int], ...]:
-        """Each table with its rows."""
+    def shards(self, server: int) -> tuple[Shard, ...]:
+        """Return the shards that it is on a server."""
         if len(self.tables) == 1:
-            return ((self.tables[0], self.rows),)
-        return tuple((table, table.rows) for table in self.tables)
+            return (Shard(self.tables[0].name, server, self.begin, self.end, self.columns),)
+        return tuple(Shard(table.name, server, 0, table.rows) for table in self.tables)
+
+
+def whole_piece(*tables: EmbeddingTable) -> Piece:
+    """Return the piece of a whole table, or of several that are kept together."""
+    return Piece(tables, 0, tables[0].rows)
 
 
 class Sharding:
@@ -79,6 +97,10 @@ class Sharding:
         What the user demands of tables.
     row_splits : bool
         Whether tables may be cut.
+    columns : bool
+        Whether tables that are cut are cut by columns, as far as that goes, rather than by rows.
+    known : dict, optional
+        What shards ask for, to be kept for other states of the same tables and costs.
     """
 
     def __init__(
@@ -92,54 +114,80 @@ class Sharding:
         local: bool,
         rules: TableRules | None = None,
         row_splits: bool = True,
+        columns: bool = False,
+        known: Demands | None = None,
     ) -> None:
         self.model, self.batch, self.costs, self.sessions = model, batch, costs, sessions
-        self.nodes, self.rules, self.row_splits = nodes, rules or TableRules(), row_splits
+        self.nodes, self.rules, self.row_splits, self.columns = nodes, rules or TableRules(), row_splits, columns
         self.rates = np.array([_rates(node, costs, local=local) for node in nodes]).reshape(-1, 4)
         self.load = np.zeros((len(nodes), 4))
         self.room = np.array([node.memory_bytes for node in nodes], dtype=np.int64)
-        self.cuts: list[tuple[str, int, int]] = []  # table, server, rows
+        self.cuts: list[Shard] = []  # shards that were placed for good
         self.at: dict[tuple[str, int], int] = {}  # server of each placed piece
+        self._demands = {} if known is None else known
+        self._popularity: dict[str, Mixture] = {}
         self.pieces: list[Piece] = []
         self.held: dict[str, Counter[int]] = {}  # pieces of each table that is kept apart, by server
 
     # ---- what a piece asks for
 
-    @cached_property
-    def _demands(self) -> dict[str, tuple[Floats, Floats]]:
-        """Of each table: what is shared out by rows, and what every shard asks for."""
-        return {table.name: self._demand(table) for table in self.model.tables}
+    def work(self, shard: Shard) -> Floats:
+        """Return (4,) the lookups and updates that fall on a shard, for all features of its table."""
+        total = np.zeros(4)
+        for feature in self.model.readers[shard.table]:
+            cost = self.costs.tables[feature.name]
+            part = shard_cost(cost.lookup + cost.update, feature, shard)
+            total[:2] += part.core_seconds, part.traffic_bytes
+        return total
 
-    def _demand(self, table: EmbeddingTable) -> tuple[Floats, Floats]:
-        cost, message = self.costs.tables[table.name], self.costs.message
-        work = cost.lookup + cost.update
-        ids, pooled = ids_bytes(table, self.batch), pooled_bytes(table, self.batch)
-        handled = message.receive_seconds_per_byte * (ids + pooled) + message.send_seconds_per_byte * pooled
-        return np.array([work.core_seconds, work.traffic_bytes, 0, 0]), np.array([handled, 0.0, ids + pooled, pooled])
-
-    def parts_of(self, table: EmbeddingTable) -> tuple[Floats, Floats]:
-        """Return (4,) what the shards of a table share out by rows, and (4,) what each of them asks for."""
-        return self._demands[table.name]
+    def traffic(self, table: str, width: int) -> Floats:
+        """Return (4,) what every shard of some columns asks for: all ids, and pooled rows in its columns both ways."""
+        message, total = self.costs.message, np.zeros(4)
+        for feature in self.model.readers[table]:
+            ids, pooled = ids_bytes(feature, self.batch), pooled_bytes(feature, self.batch, width)
+            handled = message.receive_seconds_per_byte * (ids + pooled) + message.send_seconds_per_byte * pooled
+            total += (handled, 0.0, ids + pooled, pooled)
+        return total
 
     def demand(self, piece: Piece) -> Floats:
-        """Return (4,) what a piece asks for: its share of the work, all ids, a whole pooled tensor and its gradient."""
+        """Return (4,) what a piece asks for: its share of the work, all ids, its columns of pooled rows and gradient."""
         total = np.zeros(4)
-        for table, rows in piece.parts:
-            share, each = self._demands[table.name]
-            total += share * (rows / table.rows) + each
+        for shard in piece.shards(0):
+            if shard not in self._demands:
+                width = shard.width(self.model.table[shard.table])
+                self._demands[shard] = self.work(shard) + self.traffic(shard.table, width)
+            total += self._demands[shard]
         return total
 
     def whole(self) -> Floats:
         """Return (table, 4) what whole tables ask for."""
-        return np.array([share + each for share, each in self._demands.values()]).reshape(-1, 4)
+        return np.array([self.demand(whole_piece(table)) for table in self.model.tables]).reshape(-1, 4)
 
     def bytes_of(self, piece: Piece) -> int:
         """Memory of a piece on a server, with the sessions' buffers."""
-        return sum(rows * table.bytes_per_row + self.buffer(table) for table, rows in piece.parts)
+        return sum(self._bytes(shard) for shard in piece.shards(0))
 
-    def buffer(self, table: EmbeddingTable) -> int:
-        """Memory of the sessions' buffers for one shard."""
-        return self.sessions * shard_in_flight_bytes(table, self.batch)
+    def _bytes(self, shard: Shard) -> int:
+        table = self.model.table[shard.table]
+        return shard.bytes(table) + self.buffer(table, shard.width(table))
+
+    def buffer(self, table: EmbeddingTable, width: int) -> int:
+        """Memory of the sessions' buffers for one shard of some columns."""
+        features = self.model.readers[table.name]
+        return self.sessions * sum(shard_in_flight_bytes(feature, self.batch, width) for feature in features)
+
+    def popularity(self, table: EmbeddingTable) -> Mixture:
+        """Return how often which rows of a table are read, features weighed by their core-seconds."""
+        if table.name not in self._popularity:
+            features = self.model.readers[table.name]
+            work = [self.costs.tables[f.name].lookup + self.costs.tables[f.name].update for f in features]
+            parts = [popularity(feature) for feature in features]
+            self._popularity[table.name] = Mixture(parts, [cost.core_seconds for cost in work])
+        return self._popularity[table.name]
+
+    def widths(self, table: EmbeddingTable) -> range:
+        """Return the widths that a strip of a table may have, below all its columns; none where columns are not cut."""
+        return range(UNIT, table.dim - UNIT + 1, UNIT) if self.columns else range(0)
 
     def allowed(self, piece: Piece) -> Bools:
         """Return (server,) where the rules allow a piece."""
@@ -167,14 +215,34 @@ class Sharding:
             piece
             for table, unit in zip(self.model.tables, units, strict=True)
             if unit[0] == table
-            for piece in _pieces(unit, 1 if table.name in self.rules.ruled else parts.get(table.name, 1))
+            for piece in self.pieces_of(unit, 1 if table.name in self.rules.ruled else parts.get(table.name, 1))
         ]
         mean, largest = self.rates.mean(axis=0), int(self.room.max(initial=0))
         return sorted(self.pieces, key=lambda p: self._order(p, mean, largest))
 
+    def pieces_of(self, tables: tuple[EmbeddingTable, ...], parts: int) -> list[Piece]:
+        """Return equal strips of a table where that is possible, else ranges of rows that are read equally often.
+
+        Parameters
+        ----------
+        tables : tuple of EmbeddingTable
+            The table; or several, which stay in one piece.
+        parts : int
+            How many pieces at most.
+        """
+        table = tables[0]
+        if parts == 1:
+            return [whole_piece(*tables)]
+        if self.columns and table.dim >= parts * UNIT:
+            cuts = [table.dim * i // parts // UNIT * UNIT for i in range(parts)]
+            return [Piece(tables, 0, table.rows, span, i) for i, span in enumerate(pairwise([*cuts, table.dim]))]
+        read = self.popularity(table)
+        edges = [0, *(read.row_at(i / parts) for i in range(1, parts)), table.rows]
+        return [Piece(tables, begin, end, None, i) for i, (begin, end) in enumerate(pairwise(edges)) if begin < end]
+
     def _check(self) -> None:
         if self.rules:
-            size_of = {t.name: self.bytes_of(Piece((t,), t.rows)) for t in self.model.tables}
+            size_of = {t.name: self.bytes_of(whole_piece(t)) for t in self.model.tables}
             check_room(self.rules, self.model, size_of, [node.memory_bytes for node in self.nodes])
 
     def _order(self, piece: Piece, mean: Floats, largest: int) -> tuple[int, bool, float, int]:
@@ -221,30 +289,47 @@ class Sharding:
         table = piece.tables[0]
         if not self.row_splits or table.name in self.rules.whole:
             self.refuse_whole(piece)
-        capacity = np.maximum(0, self.room - self.buffer(table)) // table.bytes_per_row * self.allowed(piece)
-        order = np.argsort(-capacity, kind="stable")
-        held = np.cumsum(capacity[order])
-        if not len(held) or held[-1] < piece.rows:
+        if piece.columns is None and self.widths(table) and self._cut_columns(piece):
+            return
+        width = table.dim if piece.columns is None else piece.columns[1] - piece.columns[0]
+        row = table.row_bytes(width)
+        capacity = np.maximum(0, self.room - self.buffer(table, width)) // row * self.allowed(piece)
+        begin = piece.begin
+        for p, rows in _shared_out(piece.end - piece.begin, capacity):
+            self.add(Shard(table.name, p, begin, begin + rows, piece.columns))
+            begin += rows
+        if begin < piece.end:
             self.refuse(table)
-        used = order[: int(np.searchsorted(held, piece.rows)) + 1]
-        total, left = int(held[len(used) - 1]), piece.rows
-        for p in (int(server) for server in used):
-            rows = min(left, -(-piece.rows * int(capacity[p]) // total))
-            left -= rows
-            self.add(table, p, rows)
 
-    def add(self, table: EmbeddingTable, server: int, rows: int) -> None:
-        """Put some rows of a table on a server, for good."""
-        self.cuts.append((table.name, server, rows))
-        self._book(Piece((table,), rows), server, 1)
+    def _cut_columns(self, piece: Piece) -> bool:
+        """Cut a piece into strips, if that is enough."""
+        table, units = piece.tables[0], piece.tables[0].dim // UNIT
+        rows = piece.end - piece.begin
+        sizes = np.array([rows * table.row_bytes(u * UNIT) + self.buffer(table, u * UNIT) for u in range(units + 1)])
+        capacity = (np.searchsorted(sizes, self.room, side="right") - 1).clip(0) * self.allowed(piece)
+        shares, begin = _shared_out(units, capacity), 0
+        if sum(taken for _, taken in shares) < units or table.dim % UNIT:
+            return False
+        for p, taken in shares:
+            columns = (begin, begin + taken * UNIT)
+            self.add(Shard(table.name, p, piece.begin, piece.end, columns if taken < units else None))
+            begin += taken * UNIT
+        return True
+
+    def add(self, shard: Shard) -> None:
+        """Put a shard on its server, for good."""
+        self.cuts.append(shard)
+        self._book(
+            Piece((self.model.table[shard.table],), shard.row_begin, shard.row_end, shard.columns), shard.server, 1
+        )
 
     def refuse(self, table: EmbeddingTable) -> None:
         """Say that a table finds no room, with its size and the largest server."""
-        size = self.bytes_of(Piece((table,), table.rows))
+        size = self.bytes_of(whole_piece(table))
         raise DoesNotFit(
             f"table {table.name!r} ({size:,} bytes with optimizer state and buffers), even split by rows,",
             self._where(),
-            sum(self.bytes_of(Piece((other,), other.rows)) for other in self.model.tables),
+            sum(self.bytes_of(whole_piece(other)) for other in self.model.tables),
             sum(node.memory_bytes for node in self.nodes),
         )
 
@@ -271,97 +356,32 @@ class Sharding:
         """Seconds that the busiest server resource needs."""
         return float(self.busy.max(initial=0.0))
 
-    def bound(self) -> float:
-        """Seconds that the busiest resource needs at least, whatever the sharding (see ``sharding``)."""
-        if not self.model.tables or not len(self.nodes):
-            return 0.0
-        whole, fastest = self.whole(), self.rates.max(axis=0)
-        spread = whole.sum(axis=0) / self.rates.sum(axis=0)
-        uncut = (2, 3) if self.row_splits else (0, 1, 2, 3)
-        packed = [packing_bound(whole[:, i].tolist(), len(self.nodes)) / fastest[i] for i in uncut]
-        return float(max(*spread, *packed, *self._ruled_seconds(), *self._cut_seconds()))
-
-    def _cut_seconds(self) -> list[float]:
-        """Seconds that each resource needs at least, as many shards being counted as that makes necessary."""
-        share, each = (np.array(part) for part in zip(*self._demands.values(), strict=True))
-        fastest, fewest = self.rates.max(axis=0), self._fewest_shards()
-        return [
-            level_bound(share[:, i] / fastest[i], each[:, i] / fastest[i], len(self.nodes), fewest)
-            for i in range(4)
-            if np.isfinite(fastest[i])
-        ]
-
-    def _fewest_shards(self) -> Floats:
-        """(table,) Shards that the memory of the largest server makes necessary."""
-        largest = int(max(node.memory_bytes for node in self.nodes))
-        rows = [max(1, (largest - self.buffer(table)) // table.bytes_per_row) for table in self.model.tables]
-        needed = [-(-table.rows // most) for table, most in zip(self.model.tables, rows, strict=True)]
-        return np.asarray(np.minimum(np.array(needed, dtype=float), len(self.nodes)))
-
-    def _ruled_seconds(self) -> list[float]:
-        """Seconds that servers need at least for what is pinned to them, and the fastest one for what stays together."""
-        pinned, fastest = np.zeros_like(self.load), self.rates.max(axis=0)
-        for name in self.rules.whole:
-            server = self.rules.server_of(self.rules.unit(name))
-            if server is not None and server < len(self.nodes):
-                pinned[server] += sum(self._demands[name])
-        together = [sum(sum(self._demands[name]) for name in unit) / fastest for unit in self.rules.together]
-        return [float(np.max(part)) for part in (pinned / self.rates, *together)]
-
     def shards(self) -> tuple[Shard, ...]:
-        """Return the shards, tables in model order; pieces of one table on one server become one shard."""
-        rows: dict[str, dict[int, int]] = {table.name: {} for table in self.model.tables}
-        placed = [(t.name, self.at[p.key], count) for p in self.pieces if p.key in self.at for t, count in p.parts]
-        for name, server, count in (*placed, *self.cuts):
-            rows[name][server] = rows[name].get(server, 0) + count
-        found = []
-        for name, held in rows.items():
-            begin = 0
-            for server, count in sorted(held.items()):
-                found.append(Shard(name, server, begin, begin + count))
-                begin += count
+        """Return the shards, tables in model order; neighbours of one strip on one server become one shard."""
+        placed = [s for p in self.pieces if p.key in self.at for s in p.shards(self.at[p.key])]
+        order = {table.name: number for number, table in enumerate(self.model.tables)}
+        found: list[Shard] = []
+        for shard in sorted((*placed, *self.cuts), key=lambda s: (order[s.table], s.columns or (), s.row_begin)):
+            last = found[-1] if found else None
+            if last and (last.table, last.server, last.columns) == (shard.table, shard.server, shard.columns):
+                found[-1] = replace(last, row_end=shard.row_end)
+            else:
+                found.append(shard)
         return tuple(found)
 
 
-def _pieces(tables: tuple[EmbeddingTable, ...], parts: int) -> list[Piece]:
-    rows, extra = divmod(tables[0].rows, parts)
-    return [Piece(tables, rows + (number < extra), number) for number in range(parts)]
-
-
-def packing_bound(sizes: list[float], bins: int) -> float:
-    """Least height of the fullest of ``bins`` bins: of the k bins + 1 largest, some k + 1 share one (Martello, Toth)."""
-    largest, best = sorted(sizes, reverse=True), 0.0
-    for k in range((len(sizes) - 1) // bins + 1 if sizes else 0):
-        best = max(best, sum(largest[k * (bins - 1) : k * bins + 1]))
-    return best
-
-
-def level_bound(share: Floats, each: Floats, servers: int, fewest: Floats) -> float:
-    """Least level of servers that are filled with tables, each shard of a table costing something by itself.
-
-    With a level T, table j needs at least n_j = share_j / (T - each_j) shards, rounded up; all together they need
-    sum_j (share_j + n_j each_j) <= servers T. The left side falls and the right side rises with T, so bisection finds it.
-
-    Parameters
-    ----------
-    share, each : (table,) arrays of float
-        Seconds that the shards of a table share out, and that each of them costs.
-    servers : int
-        How many there are, as fast as the fastest.
-    fewest : (table,) array of float
-        Shards of each table at least.
-    """
-    low = max(float((share + fewest * each).sum()) / servers, float((each + share / servers).max(initial=0.0)))
-    high = float((share + each).sum()) + low
-    for _ in range(50 if low > 0 else 0):
-        level = (low + high) / 2
-        spare = np.maximum(level - each, 1e-300)
-        shards = np.maximum(fewest, np.ceil(share / spare * (1 - 1e-9)))
-        if float((share + shards * each).sum()) > servers * level * (1 + 1e-12):
-            low = level
-        else:
-            high = level
-    return low
+def _shared_out(total: int, capacity: Ints) -> list[tuple[int, int]]:
+    """Share something out over the fewest servers, in proportion to what they can take: (server, amount)."""
+    order = np.argsort(-capacity, kind="stable")
+    held = np.cumsum(capacity[order])
+    used = order[: int(np.searchsorted(held, total)) + 1]
+    room, left, found = int(capacity[used].sum()), total, []
+    for p in (int(server) for server in used):
+        taken = min(left, int(capacity[p]), -(-total * int(capacity[p]) // max(1, room)))
+        left -= taken
+        if taken:
+            found.append((p, taken))
+    return found
 
 
 def _rates(node: Node, costs: CostTable, *, local: bool) -> tuple[float, float, float, float]:

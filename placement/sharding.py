@@ -1,12 +1,13 @@
-"""Table sharding: which rows of which table on which embedding server.
+"""Table sharding: which rows and columns of which table on which embedding server.
 
 Problem. Spread tables over servers so that the busiest resource of any server (cores, memory bandwidth, NIC in, NIC
 out) is as little loaded as possible, within the memory of each: min-max vector assignment, the formulation of RecShard
 (Sethi et al., ASPLOS 2022, section 4) without memory tiers.
 
-Sets and data: tables j with core-seconds, memory traffic, bytes of ids and of pooled rows for one batch; servers p with
-their rates. A row shard takes its share of the work and memory, but gets all ids and answers with a whole pooled tensor
-(the server filters), so splitting costs NIC bytes. Variables: x_jp, how many of a class of equal tables are on p.
+Sets and data: tables j with core-seconds, memory traffic, bytes of ids and of pooled rows for one batch, summed over the
+features that read them; servers p with their rates. A range of rows takes its share of the lookups (``popularity``), but
+all ids, and answers with whole pooled tensors. A strip of columns takes its share of the columns, all ids, and answers with
+its columns; row-wise state is held once more. Variables: x_jp, how many of a class of equal tables are on p.
 Objective: minimise Z. Constraints: (S1) each table is placed; (S2) each resource of p takes at most Z; (S3) memory;
 (S4) a pinned table is on its server; (S5) tables kept apart share no server; tables kept together are one piece.
 
@@ -14,19 +15,21 @@ A table stays whole unless no server has room for it (then its rows are cut in p
 unless cutting balances the work of the servers better. Longest processing time first gives a start, moves improve it, and
 the integer program (``count_program``) closes what is left, where it is small enough; equal pieces are counted, not
 named. For balance, equal tables are wrapped around as seldom as asked (``cuts``); others are cut into fair shares, or
-poured into what whole tables leave below a common level (``pouring``), whichever scores best. Tables with rules
-(``table_rules``) are not cut for balance.
+poured into what whole tables leave below a common level (``pouring``): once by rows, once by columns as far as whole
+cache lines of columns go. What scores best is taken. Tables with rules (``table_rules``) are not cut for balance.
 
-The bound holds for every table-wise or row-wise sharding: work and memory traffic spread perfectly; what is pinned or
-kept together; at each level as many shards as tables then need, each with its own cost (``level_bound``); for the NICs,
-where every shard costs as much as the whole table, the bin-packing bound over whole tables. Without row splits
-it is what the integer program proved for whole tables.
+The bound (``shard_bounds``) holds for every sharding by tables, rows and columns: work and memory traffic spread perfectly;
+what is pinned or kept together; at each level as many shards as tables then need, each with what it costs by itself; and a
+bin-packing bound over that. Without splits it is what the integer program proved for whole tables.
 """
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import ceil
 
 from cost_models.costs import CostTable
@@ -36,15 +39,18 @@ from placement.errors import DoesNotFit
 from placement.keeping import Held, kept, move_one
 from placement.plan import Shard
 from placement.pouring import poured
-from placement.shard_state import Sharding
+from placement.shard_bounds import sharding_bound
+from placement.shard_state import UNIT, Demands, Floats, Sharding
 from placement.table_rules import NO_RULES, TableRules
 from problem.cluster import Node
-from problem.model import Model
+from problem.model import EmbeddingTable, Model
 
 #: Variables above which the integer program is not tried: longest first is within a table's cost of the bound by then.
 MOST_VARIABLES = 20_000
 #: Gap that is good enough: loads are predictions, not measurements.
 GOOD_GAP = 1e-3
+#: Makes the servers without tables; whether tables are to be cut by columns rather than by rows.
+Make = Callable[[bool], Sharding]
 #: What a sharding is worth, from its shards and the load of the busiest server: less is better, then less of the second.
 Score = Callable[[tuple[Shard, ...], float], tuple[float, float]]
 
@@ -56,7 +62,7 @@ class ShardingResult:
     Parameters
     ----------
     shards : tuple of Shard
-        Row ranges; they tile every table.
+        Parts of tables; they tile every table.
     max_load_seconds : float
         Seconds that the busiest server resource needs for one batch.
     bound_seconds : float
@@ -90,6 +96,10 @@ class ShardingOptions:
         What the user demands of tables.
     row_splits : bool
         Whether tables may be cut at all; without, the bound is that of whole tables.
+    column_splits : bool
+        Whether columns may be cut as well as rows.
+    deadline : float
+        ``time.monotonic()`` at which to stop improving; a first sharding is made in any case.
     held : Held
         Where rows are now, if they are to stay there where that does not cost more than ``score`` allows.
     """
@@ -102,6 +112,8 @@ class ShardingOptions:
     score: Score | None = None
     rules: TableRules = NO_RULES
     row_splits: bool = True
+    column_splits: bool = True
+    deadline: float = float("inf")
     held: Held = field(default_factory=dict)
 
 
@@ -141,7 +153,9 @@ def shard_tables(
         raise DoesNotFit("embedding tables", "0 embedding servers", sum(t.total_bytes for t in model.tables), 0)
     chosen = options or ShardingOptions()
 
-    def empty() -> Sharding:
+    known: Demands = {}
+
+    def make(columns: bool) -> Sharding:
         return Sharding(
             model,
             batch,
@@ -151,33 +165,50 @@ def shard_tables(
             local=chosen.local,
             rules=chosen.rules,
             row_splits=chosen.row_splits,
+            columns=columns,
+            known=known,
         )
 
-    best, bound = _best(empty, chosen)
+    best, bound = _best(make, chosen)
     return ShardingResult(best.shards(), best.seconds, min(bound, best.seconds))
 
 
-def _best(empty: Callable[[], Sharding], options: ShardingOptions) -> tuple[Sharding, float]:
+def _best(make: Make, options: ShardingOptions) -> tuple[Sharding, float]:
     """Return the best sharding and a bound: as few cuts as asked for, else whole tables, else cut for balance."""
-    tried, bound = _proposed(empty, options)
+    tried, bound = _proposed(make, options)
     if options.held:
-        tried += kept(empty, options.held)
+        tried += kept(lambda: make(False), options.held)
     worth = options.score or (lambda _, seconds: (seconds, 0.0))
     return min(tried, key=lambda state: (worth(state.shards(), state.seconds), len(state.shards()))), bound
 
 
-def _proposed(empty: Callable[[], Sharding], options: ShardingOptions) -> tuple[list[Sharding], float]:
-    if options.per_server and not options.rules and (wrapped := _wrapped(empty(), options.per_server)) is not None:
-        return [wrapped], wrapped.bound()
-    whole, proven = _filled(empty(), {}, options.deterministic_seconds)
+def _proposed(make: Make, options: ShardingOptions) -> tuple[list[Sharding], float]:
+    modes = [False, True] if options.column_splits and options.row_splits else [False]
+    bound = sharding_bound(make(modes[-1]))
+    if options.per_server and not options.rules:
+        found = [wrapped for mode in modes if (wrapped := _wrapped(make(mode), options.per_server)) is not None]
+        if found:
+            return found, bound
+    whole, proven = _filled(make(False), {}, bound, options)
     if not options.row_splits:
         return [whole], proven
-    bound, tried = whole.bound(), [whole]
-    if whole.seconds > max(options.enough_seconds, bound * (1 + GOOD_GAP)):
-        tried.append(_filled(empty(), _parts(whole), 0.0)[0])
-        level = poured(empty, bound, min(state.seconds for state in tried), GOOD_GAP)
-        tried += [level] if level is not None else []
+    tried = [whole]
+    for columns in modes:
+        if min(state.seconds for state in tried) > max(options.enough_seconds, bound * (1 + GOOD_GAP)):
+            tried += _cut_for_balance(functools.partial(make, columns), bound, tried, options)
     return tried, bound
+
+
+def _cut_for_balance(
+    empty: Callable[[], Sharding], bound: float, tried: list[Sharding], options: ShardingOptions
+) -> list[Sharding]:
+    """Return shardings that are cut in one direction: into fair shares, and poured to a level."""
+    found = []
+    if time.monotonic() < options.deadline:
+        found.append(_filled(empty(), _parts(empty()), bound, replace(options, deterministic_seconds=0.0))[0])
+    most = min(state.seconds for state in (*tried, *found))
+    level = poured(empty, bound, most, GOOD_GAP, options.deadline)
+    return found + ([level] if level is not None else [])
 
 
 def _wrapped(state: Sharding, per_server: float) -> Sharding | None:
@@ -185,53 +216,76 @@ def _wrapped(state: Sharding, per_server: float) -> Sharding | None:
     tables, used = list(state.model.tables), 0
     for taken, servers in fewest_cuts(len(tables), len(state.nodes), per_server) or ():
         part, tables = tables[:taken], tables[taken:]
-        total = sum(table.rows for table in part)
-        edges = [total * p // servers for p in range(servers + 1)]
-        begin = 0
-        for table in part:
-            for p in range(servers):
-                rows = min(edges[p + 1], begin + table.rows) - max(edges[p], begin)
-                if rows > 0:
-                    state.add(table, used + p, rows)
-            begin += table.rows
+        edges = sorted({*range(taken + 1), *(taken * p / servers for p in range(servers))})
+        for begin, end in pairwise(edges):
+            number = min(int(begin + 1e-9), taken - 1)
+            server = used + min(int((begin + end) / 2 * servers / taken), servers - 1)
+            shard = _range_of(state, part[number], begin - number, end - number, server)
+            if shard is not None:
+                state.add(shard)
         used += servers
     return state if not tables and int(state.room.min()) >= 0 else None
 
 
+def _range_of(state: Sharding, table: EmbeddingTable, begin: float, end: float, server: int) -> Shard | None:
+    """Return the part of a table between two shares of its work; None if it is empty."""
+    if end - begin > 1 - 1e-9:
+        return Shard(table.name, server, 0, table.rows)
+    if state.widths(table):
+        first, last = (min(round(at * table.dim / UNIT) * UNIT, table.dim) for at in (begin, end))
+        last = table.dim if end > 1 - 1e-9 else last
+        span = None if (first, last) == (0, table.dim) else (first, last)
+        return Shard(table.name, server, 0, table.rows, span) if first < last else None
+    read = state.popularity(table)
+    first, last = (table.rows if at > 1 - 1e-9 else read.row_at(at) if at > 1e-9 else 0 for at in (begin, end))
+    return Shard(table.name, server, first, last) if first < last else None
+
+
 def _parts(state: Sharding) -> dict[str, int]:
-    """Number of pieces of each table so that none asks for more than a server's fair share."""
-    cores = state.whole()[:, 0]
-    fair = cores.sum() / len(state.nodes) or 1.0
-    return {
-        table.name: max(1, min(len(state.nodes), table.rows, ceil(share / fair * (1 - 1e-9))))
-        for table, share in zip(state.model.tables, cores.tolist(), strict=True)
-    }
+    """Number of pieces of each table so that none takes longer than a server would if all resources were spread evenly."""
+    whole, fastest = state.whole(), state.rates.max(axis=0)
+    fair = float((whole.sum(axis=0) / state.rates.sum(axis=0)).max()) or 1.0
+    shares = zip(state.model.tables, ((whole / fastest).max(axis=1) / fair).tolist(), strict=True)
+    return {table.name: _even(state, table, ceil(share * (1 - 1e-9)), fair * fastest) for table, share in shares}
 
 
-def _filled(state: Sharding, parts: Mapping[str, int], deterministic_seconds: float) -> tuple[Sharding, float]:
+def _even(state: Sharding, table: EmbeddingTable, parts: int, fair: Floats) -> int:
+    """Number of pieces, from ``parts`` on, of which none asks for more than is fair: hot rows cannot be cut."""
+    most = min(len(state.nodes), table.rows)
+    for count in range(max(1, min(parts, most)), min(2 * parts, most) + 1):
+        pieces = state.pieces_of((table,), count)
+        if all((state.demand(piece) <= fair * (1 + 1e-9)).all() for piece in pieces):
+            return count
+    return max(1, min(parts, most))
+
+
+def _filled(
+    state: Sharding, parts: Mapping[str, int], bound: float, options: ShardingOptions
+) -> tuple[Sharding, float]:
     """Place everything, longest first; then move pieces; then, where small enough, solve the integer program.
 
     Returns the state, and a bound for these pieces.
     """
     state.fill(parts)
-    _move(state)
-    bound = state.bound()
-    open_ = deterministic_seconds > 0 and state.seconds > bound * (1 + GOOD_GAP)
+    _move(state, options.deadline)
+    bound = sharding_bound(state) if not state.row_splits else bound
+    open_ = options.deterministic_seconds > 0 and state.seconds > bound * (1 + GOOD_GAP)
     if open_ and len(classes_of(state)) * len(state.nodes) <= MOST_VARIABLES:
-        bound = _improve(state, bound, deterministic_seconds)
+        bound = _improve(state, bound, options)
     return state, bound
 
 
-def _move(state: Sharding, budget: int = 2000) -> None:
+def _move(state: Sharding, deadline: float, budget: int = 2000) -> None:
     """Move pieces off the busiest server as long as that lowers the busiest load; about ``budget`` tries."""
-    while budget > 0 and (tries := move_one(state)):
+    while budget > 0 and time.monotonic() < deadline and (tries := move_one(state)):
         budget -= tries
 
 
-def _improve(state: Sharding, bound: float, deterministic_seconds: float) -> float:
+def _improve(state: Sharding, bound: float, options: ShardingOptions) -> float:
     """Solve the integer program, keep its sharding if it is better, and return the bound that it proved."""
     before, old = state.seconds, dict(state.at)
-    chosen, proven = CountProgram(state, bound, GOOD_GAP / 2).solve(deterministic_seconds)
+    left = options.deadline - time.monotonic()
+    chosen, proven = CountProgram(state, bound, GOOD_GAP / 2).solve(options.deterministic_seconds, left)
     _put_all(state, chosen or old)
     if state.seconds > before:
         _put_all(state, old)

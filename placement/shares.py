@@ -13,19 +13,28 @@ from cost_models.costs import PhaseCost
 from cost_models.roofline import dim_penalty
 from placement.plan import Shard, Span
 from problem.model import EmbeddingTable, Model
+from problem.popularity import popularity
 
 #: A strip of columns on a server.
 Part = tuple[Span, int]
 
 
+def row_share(feature: EmbeddingTable, begin: int, end: int) -> float:
+    """Return the share of a feature's lookups that fall on a range of rows, by the popularity of rows."""
+    if (begin, end) == (0, feature.rows):
+        return 1.0
+    below = popularity(feature).below
+    return float(below(end) - below(begin))
+
+
 def shard_cost(cost: PhaseCost, feature: EmbeddingTable, shard: Shard) -> PhaseCost:
-    """Return what a shard takes of the cost of a feature's lookup or update: its share of rows times of columns.
+    """Return what a shard takes of the cost of a feature's lookup or update: its share of lookups times of columns.
 
     The core-seconds of a narrow strip fall less than its columns (``roofline.dim_penalty``: short rows use the bandwidth
     badly); a whole table's cost has the penalty of its own dim in it already.
     """
     width = shard.width(feature)
-    share = shard.rows / feature.rows * width / feature.dim
+    share = row_share(feature, shard.row_begin, shard.row_end) * width / feature.dim
     penalty = dim_penalty(width) / dim_penalty(feature.dim)
     return PhaseCost(cost.core_seconds * share * penalty, cost.traffic_bytes * share)
 

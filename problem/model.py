@@ -49,6 +49,10 @@ class EmbeddingTable:
     shares : str
         Of a feature that reads the rows of another table: the name of that table, whose rows, dim, optimizer and dtype it
         repeats. Empty for a table of its own.
+    histogram : tuple of float
+        Shares of its lookups that fall on equal ranges of rows, in place of the power law (``problem.popularity``).
+    ranked : bool
+        Whether row 0 is the most popular one, row 1 the next, and so on; else popular rows lie anywhere.
     """
 
     name: str
@@ -61,6 +65,8 @@ class EmbeddingTable:
     pooling: str = "sum"
     max_ids: int = 0
     shares: str = ""
+    histogram: tuple[float, ...] = ()
+    ranked: bool = False
 
     @property
     def storage(self) -> str:

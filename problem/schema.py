@@ -112,6 +112,8 @@ class TableSpec(Schema):
     name: Name = Field(description="name of the table")
     rows: Count | None = Field(None, description="number of rows, at least 1")
     shares: Name | None = None
+    histogram: tuple[Number, ...] = ()
+    ranked: bool = False
     dim: Count | None = None
     pooling_factor: Number = 1.0
     skew: Number | None = None

@@ -36,6 +36,7 @@ def _table(spec: ModelSpec, entry: TableSpec, index: int, source: str) -> Embedd
     if dim is None:
         raise BadInput(source, f"tables({entry.name}).dim", None, "a dim here, or embedding_dim for all tables")
     _check_bags(entry, source)
+    _check_histogram(entry, source)
     rows = entry.rows or 1
     return EmbeddingTable(
         name=_name(entry, index),
@@ -47,6 +48,8 @@ def _table(spec: ModelSpec, entry: TableSpec, index: int, source: str) -> Embedd
         dtype=entry.dtype,
         pooling=entry.pooling,
         max_ids=entry.max_ids or 0,
+        histogram=entry.histogram,
+        ranked=entry.ranked,
     )
 
 
@@ -54,6 +57,11 @@ def _check_bags(entry: TableSpec, source: str) -> None:
     if entry.max_ids is not None and entry.pooling_factor > entry.max_ids:
         allowed = f"at least the mean, pooling_factor = {entry.pooling_factor:g}"
         raise BadInput(source, f"tables({entry.name}).max_ids", entry.max_ids, allowed)
+
+
+def _check_histogram(entry: TableSpec, source: str) -> None:
+    if entry.histogram and not sum(entry.histogram):
+        raise BadInput(source, f"tables({entry.name}).histogram", list(entry.histogram), "a share above 0")
 
 
 def _name(entry: TableSpec, index: int) -> str:
@@ -75,6 +83,7 @@ def expand_shared(spec: ModelSpec, tables: Sequence[EmbeddingTable], source: str
             allowed = "a table of the model with its own rows"
             raise BadInput(source, f"tables({entry.name}).shares", entry.shares, allowed)
         _check_bags(entry, source)
+        _check_histogram(entry, source)
     return tuple(_feature(spec, e, owner[str(e.shares)], index) for e in sharing for index in range(e.count))
 
 
@@ -87,4 +96,6 @@ def _feature(spec: ModelSpec, entry: TableSpec, table: EmbeddingTable, index: in
         skew=spec.skew if entry.skew is None else entry.skew,
         pooling=entry.pooling,
         max_ids=entry.max_ids or 0,
+        histogram=entry.histogram,
+        ranked=entry.ranked,
     )

@@ -3,7 +3,8 @@
 **Ids.** The popularity of the rows of a table with n rows follows a power law of exponent a = ``table.skew``: rank
 r = 0, 1, ... has probability proportional to the integral of x^-a from r + 1 to r + 2, up to x = n + 1 (a = 0 is
 uniform). Ranks are drawn by the inverse of that distribution and scattered over the rows by r -> (p r + q) mod n with
-p coprime to n and near n times the golden ratio, so that popular rows lie evenly over any division into row ranges.
+p coprime to n and near n times the golden ratio, so that popular rows lie evenly over any division into row ranges; of a
+ranked table, rank r is row r. A table with a histogram is drawn by that (``problem.popularity``).
 
 **Bags.** Where a table's bags differ in length (``max_ids`` = m), a sample's is binomial, m tries with mean
 ``pooling_factor``. Weights are uniform between 1/2 and 3/2.
@@ -34,6 +35,7 @@ from executor.arrays import Floats, generator
 from executor.data.batch import NO_ID, Batch, dense_width
 from executor.metrics import log_loss, normalized_entropy
 from problem.model import Model
+from problem.popularity import popularity
 
 #: Share of positive labels, chosen by us: near the 49 of 200 in the public sample of Criteo rows.
 BASE_RATE = 0.3
@@ -148,6 +150,9 @@ class SyntheticStream:
         log = np.where(column.power == 0.0, uniform * column.span, np.log1p(uniform * column.span) * column.power)
         ranks = np.minimum(np.exp(log).astype(np.int64) - 1, column.rows - 1)
         rows: _Int64 = (ranks * column.stride + column.shift) % column.rows
+        for table, begin, end in zip(self._tables, self._starts[:-1], self._starts[1:], strict=True):
+            if table.histogram:
+                rows[begin:end] = popularity(table).draw(uniform[begin:end])
         return rows
 
     def _draw_bags(self, draw: np.random.Generator, size: int) -> _Bags:
@@ -198,7 +203,8 @@ def _columns(model: Model, seed: int) -> _Columns:
     real, whole, salt = np.zeros((2, 0, 1)), np.zeros((3, 0, 1), np.int64), np.zeros((0, 1), np.uint64)
     for table in model.feature.values():
         draw, times = generator(seed, "ids", table.name), table.ids_per_sample
-        constants = [table.rows, _coprime(table.rows), int(draw.integers(table.rows))]
+        shift = int(draw.integers(table.rows))
+        constants = [table.rows, 1, 0] if table.ranked else [table.rows, _coprime(table.rows), shift]
         real = np.append(real, np.repeat(np.array(_inverse(table.rows, table.skew)), times).reshape(2, -1, 1), axis=1)
         whole = np.append(whole, np.repeat(np.array(constants), times).reshape(3, -1, 1), axis=1)
         salt = np.append(salt, np.full((times, 1), draw.integers(2**63), np.uint64), axis=0)

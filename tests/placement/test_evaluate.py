@@ -64,8 +64,8 @@ def test_two_layers_wide_on_node_0() -> None:
 
 def _dlrm(draw: random.Random, ranks: int, size: int, groups: int) -> tuple[Plan, CostTable]:
     """A small two-tower model, tables in random strips and row ranges on two servers, one of them shared; random tags."""
-    bags = EmbeddingTable("t1", 10, 8, 3.0, optimizer=draw.choice(["sgd", "adam"]), pooling="weighted", max_ids=5)
-    tables = (EmbeddingTable("t0", 10, 8), bags)
+    bags = EmbeddingTable("t1", 10, 8, 3.0, 0.0, optimizer=draw.choice(["sgd", "adam"]), pooling="weighted", max_ids=5)
+    tables = (EmbeddingTable("t0", 10, 8, skew=0.0), bags)
     shared = (replace(bags, name="f1", pooling_factor=2.0, pooling="mean", shares="t1"),)
     graph = Graph(
         (

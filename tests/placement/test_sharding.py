@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from cost_models.roofline import roofline_costs
 from placement.cuts import candidates, cut_count, fewest_cuts
 from placement.errors import DoesNotFit
 from placement.plan import Plan, Shard
-from placement.shard_state import level_bound, packing_bound
+from placement.shard_bounds import level_bound, packing_bound
 from placement.sharding import ShardingOptions, ShardingResult, shard_tables
 from problem.expand import lookup
 from problem.graph import Graph
@@ -195,3 +196,73 @@ def test_packing_bound_by_hand() -> None:
     assert packing_bound([6.0, 6.0, 6.0], 2) == 12.0
     assert packing_bound([5.0, 4.0, 3.0], 3) == 5.0
     assert packing_bound([], 3) == 0.0
+
+
+def _covered(tables: list[EmbeddingTable], shards: tuple[Shard, ...]) -> None:
+    """Every element of every table is in exactly one shard, counted element by element."""
+    for table in tables:
+        seen = np.zeros((table.rows, table.dim), int)
+        for shard in (s for s in shards if s.table == table.name):
+            begin, end = shard.span(table)
+            seen[shard.row_begin : shard.row_end, begin:end] += 1
+        assert (seen == 1).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_random_shardings_are_whole_and_never_worse_than_whole_tables(data: st.DataObject) -> None:
+    """Rows and columns are covered exactly once, memory is kept, the load is that of the bound or more, and no more than
+    that of whole tables where those fit; skewed, ranked and shared tables and all optimizers among them."""
+    tables = [
+        EmbeddingTable(
+            f"t{i}",
+            data.draw(st.integers(1, 60)),
+            data.draw(st.sampled_from([4, 16, 32, 48, 100])),
+            data.draw(st.floats(0, 40)),
+            skew=data.draw(st.sampled_from([0.0, 0.8, 1.3])),
+            optimizer=data.draw(st.sampled_from(["sgd", "adagrad", "rowwise_adagrad", "adam"])),
+            histogram=data.draw(st.sampled_from([(), (5.0, 0.0, 1.0)])),
+            ranked=data.draw(st.booleans()),
+        )
+        for i in range(data.draw(st.integers(1, 6)))
+    ]
+    shared = tuple(replace(t, name=f"f{t.name}", shares=t.name) for t in tables if data.draw(st.booleans()))
+    graph = Graph(tuple(lookup(feature) for feature in (*tables, *shared)))
+    model, servers = Model("random", graph, tuple(tables), shared=shared), data.draw(st.integers(1, 4))
+    memory = int(data.draw(st.floats(1.0, 3.0)) * sum(t.total_bytes for t in tables) / servers) + 2000
+    machines = nodes(servers, memory_bytes=memory)
+    costs = roofline_costs(model, 8, machines[0])
+    options = ShardingOptions(sessions=0, deterministic_seconds=0.05)
+    try:
+        found = shard_tables(model, 8, machines, costs, options)
+    except DoesNotFit:
+        return
+    _covered(tables, found.shards)
+    for server in range(servers):
+        assert sum(s.bytes(model.table[s.table]) for s in found.shards if s.server == server) <= memory
+    assert found.bound_seconds <= found.max_load_seconds * (1 + 1e-12)
+    try:
+        whole = shard_tables(model, 8, machines, costs, replace(options, row_splits=False))
+    except DoesNotFit:
+        return
+    assert found.max_load_seconds <= whole.max_load_seconds * (1 + 1e-9)
+
+
+def test_columns_are_cut_where_pooled_rows_bind() -> None:
+    """One wide table on two servers whose NICs bind: halves of the columns send half the bytes each; rows would send all."""
+    table = EmbeddingTable("t", 1000, 128, 1.0)
+    model, machines = _model([table]), nodes(2, memory_bytes=10**9)
+    free = CostTable(128, {}, {"t": TableCost()}, kind="tiny")
+    found = shard_tables(model, 128, machines, free)
+    assert {shard.columns for shard in found.shards} == {(0, 64), (64, 128)}
+    assert found.max_load_seconds == pytest.approx(128 * 4 * (1 + 64) / 1e9)
+    rows = shard_tables(model, 128, machines, free, ShardingOptions(column_splits=False))
+    assert rows.max_load_seconds == pytest.approx(128 * 4 * (1 + 128) / 1e9)
+
+
+def test_deadline_ends_the_search_with_a_sharding() -> None:
+    """With no time at all the first sharding comes back, whole and within its bound."""
+    tables = [EmbeddingTable(f"t{i}", 1000 + i, 64, 1.0 + i) for i in range(50)]
+    result = _shard(tables, 7, 10**9, ShardingOptions(deadline=0.0))
+    _check_tiling(tables, result.shards, 7)
+    assert result.bound_seconds <= result.max_load_seconds
