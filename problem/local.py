@@ -37,15 +37,21 @@ _NO_LIMIT = 2**60  # version 1 writes a huge number for "no limit"
 def fingerprint() -> str:
     """Return a readable, stable id of this machine: costs measured under one id are not used under another.
 
-    Holds what changes the speed of the kernels: processor, its logical cores, NumPy's version and the instruction set
-    that OpenBLAS was told to use (``OPENBLAS_CORETYPE``).
+    Holds what changes the speed of the kernels: processor, its logical cores, NumPy's version, the instruction set that
+    OpenBLAS was told to use (``OPENBLAS_CORETYPE``), and the version of llvmlite, unless ``HIERTRAIN_NATIVE`` is 0, because
+    the executor then has compiled kernels.
     """
+    blas, numpy = os.environ.get("OPENBLAS_CORETYPE") or "auto", _version("numpy")
+    native = _version("llvmlite") if os.environ.get("HIERTRAIN_NATIVE", "1") != "0" else "none"
+    compiled = f"; llvmlite {native}" if native != "none" else ""
+    return f"{_processor()}; {os.cpu_count()} cores; numpy {numpy}; blas {blas}{compiled}"
+
+
+def _version(package: str) -> str:
     try:
-        numpy = version("numpy")
+        return version(package)
     except PackageNotFoundError:
-        numpy = "none"
-    blas = os.environ.get("OPENBLAS_CORETYPE") or "auto"
-    return f"{_processor()}; {os.cpu_count()} cores; numpy {numpy}; blas {blas}"
+        return "none"
 
 
 def usable_cores() -> int:

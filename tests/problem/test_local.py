@@ -53,9 +53,12 @@ def test_split_groups(machine):
 
 
 def test_fingerprint(machine, monkeypatch):
-    """The fingerprint names processor, cores, NumPy and BLAS kernel, so another kernel is another machine."""
+    """The fingerprint names processor, cores, NumPy, BLAS kernel and compiled kernels: another kernel is another machine."""
     machine("proc/cpuinfo", "processor\t: 0\nmodel name\t: Some  CPU @ 2.0GHz\n")
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setattr(local, "version", lambda package: f"1.0 of {package}")
+    assert local.fingerprint().endswith("; numpy 1.0 of numpy; blas Haswell; llvmlite 1.0 of llvmlite")
+    monkeypatch.setenv("HIERTRAIN_NATIVE", "0")
     text = local.fingerprint()
     assert text.startswith("Some CPU @ 2.0GHz; ")
     assert text.endswith("blas Haswell")
