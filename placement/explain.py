@@ -51,7 +51,7 @@ class Explanation:
     parts : Mapping of str to float
         Core-seconds per step of the busiest group node, by part.
     what_if : tuple of WhatIf
-        Changes, with the plan's tags kept.
+        Changes, with the plan's tags kept, those that help most first.
     curve : tuple of Mapping
         The curve over group sizes, if the plan file has one.
     """
@@ -156,7 +156,8 @@ def _what_ifs(plan: Plan, costs: CostTable, now: Evaluation) -> list[WhatIf]:
     }
     if not plan.synchronous:
         changes["Hogwild threads x2"] = replace(plan, hogwild=2 * plan.hogwild)
-    return [_what_if(name, changed, costs, now) for name, changed in changes.items()]
+    rows = [_what_if(name, changed, costs, now) for name, changed in changes.items()]
+    return sorted(rows, key=lambda row: -row.ratio)
 
 
 def _what_if(name: str, plan: Plan, costs: CostTable, now: Evaluation) -> WhatIf:

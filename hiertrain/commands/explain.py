@@ -10,18 +10,21 @@ import typer
 from hiertrain.output import emit, table
 
 if TYPE_CHECKING:
+    from placement.difference import Difference
     from placement.explain import Explanation
 
 
 def command(
     plan: Annotated[Path, typer.Argument(help="Plan file, from hiertrain solve.")],
     programs: Annotated[bool, typer.Option("--programs", help="Print the program of every place instead.")] = False,
+    against: Annotated[Path | None, typer.Option(help="Print what is different from this plan instead.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Show the loads of a plan per machine and resource, what binds, and what would change it.
 
     Example: hiertrain explain plan.json
     """
+    from placement.difference import difference
     from placement.explain import explain
     from placement.planfile import load_plan
     from programs.text import to_json, to_text
@@ -32,6 +35,9 @@ def command(
     if programs:
         job = verify(transform(loaded.plan))
         emit(as_json, to_json(job), lambda: to_text(job))
+    elif against is not None:
+        changed = difference(load_plan(against), loaded)
+        emit(as_json, changed.as_dict(), lambda: _changes(changed))
     else:
         found = explain(loaded.plan, loaded.costs, loaded.result)
         emit(as_json, found.as_dict(), lambda: _text(found))
@@ -62,6 +68,19 @@ def _text(found: Explanation) -> str:
     if curve:
         sections.append(table(("group size", "groups", "samples/s", "bound", "status"), curve))
     return "\n\n".join(sections)
+
+
+def _changes(found: Difference) -> str:
+    """Return throughput before and after, and a row for each change."""
+    ratio = found.after / found.before if found.before else 1.0
+    return "\n".join(
+        [
+            f"throughput  {found.before:,.0f} -> {found.after:,.0f} samples/s ({ratio:.2f})",
+            f"bottleneck  {found.bottleneck_before} -> {found.bottleneck_after}",
+            f"moved       {found.moved_bytes:,} bytes\n",
+            table(("what", "before", "after"), [(row.what, row.before, row.after) for row in found.changes]),
+        ]
+    )
 
 
 def _machines(found: Explanation) -> list[tuple[str, ...]]:

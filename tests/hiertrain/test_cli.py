@@ -198,3 +198,10 @@ def test_a_killed_worker_or_ctrl_c_ends_the_run_cleanly(plan: Path, sign: int, c
     finally:
         process.kill()
         process.communicate()
+
+
+def test_explain_against_an_earlier_plan(plan: Path) -> None:
+    """``explain --against`` prints throughput of both and what moves; a plan does not differ from itself."""
+    printed = hiertrain("explain", plan, "--against", plan).stdout
+    assert "(1.00)" in printed
+    assert "0 bytes" in printed
