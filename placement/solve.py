@@ -288,7 +288,7 @@ def _prove(found: GroupSolution, contracted: Contracted, limits: Limits) -> None
         solver = _solver(limits, spent)
         status, found.interrupted = _run(solver, form.model)
         spent += solver.response_proto.deterministic_time
-        if not _learn(found, contracted, form, solver, status) or found.within(limits.gap):
+        if not _learn(found, contracted, form, solver, status, limits) or found.within(limits.gap):
             return
         if found.interrupted:
             return
@@ -300,6 +300,7 @@ def _learn(
     form: Formulation,
     solver: cp_model.CpSolver,
     status: cp_model.CpSolverStatus,
+    limits: Limits,
 ) -> bool:
     """Take bound and placement from a round; return whether another round may help."""
     if status == cp_model.INFEASIBLE:  # nothing as good as the best known is left
@@ -311,7 +312,7 @@ def _learn(
     found.bound_seconds = max(found.bound_seconds, min(found.seconds, form.seconds(solver.best_objective_bound)))
     tags = form.read(solver)
     if _offer(found, contracted, tags):
-        _polish(found, contracted, DEFAULT_LIMITS, budget=200)
+        _polish(found, contracted, limits, budget=200)
     form.exclude(tags)
     form.tighten(found.seconds)
     return status == cp_model.OPTIMAL

@@ -198,3 +198,14 @@ def test_wide_layers_move_to_one_node_when_the_network_is_slow() -> None:
         Model("wide", graph), costs, nodes(4, nic_bytes_per_second=1e8, memory_bytes=10**11), 1, 64, 4
     )
     assert (solve_group(Contracted(problem)).tags or {})["wide"] == 0
+
+
+def test_nanoseconds_years_and_petabytes_in_one_instance() -> None:
+    """Costs of 1e-9 to 1e9 s and 4 to 1e15 bytes at once: exhaustive search agrees, and no node holds both large ones."""
+    problem = _chain([1e9, 4e8, 1e-9, 6e8, 1.0], [10**15, 4, 10**3, 10**15, 10**9], 2, memory=10**15 + 10**10)
+    best, _ = exhaustive(problem)
+    found = solve_group(Contracted(problem))
+    assert found.seconds == pytest.approx(best, rel=1e-6)
+    assert found.within(1e-5)
+    assert found.tags is not None
+    assert found.tags["op0"] != found.tags["op3"]
