@@ -1,0 +1,118 @@
+"""Planning at production size: value, bound, gap, seconds and memory beside the best heuristic.
+
+    python -m experiments.bench_production [--time-limit S] [NAME ...]
+
+A generated model of 1,000 linear layers in 200 branches (``experiments.autoctr``) on presets, some with narrower NICs or
+less memory, where data parallelism alone is not the best or does not fit. Every instance runs in a process of its own, so
+that the memory is its own peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+
+from experiments.autoctr import autoctr_model
+from placement.result import PlacementResult
+from placement.search import solve
+from placement.shapes import SolveOptions
+from problem.cluster import Cluster, Node
+from problem.cluster_io import load_cluster
+
+HEADER = ("instance", "K", "R", "groups", "samples/s", "bound", "gap", "seconds", "CPU s", "best heuristic", "GiB")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A cluster for the generated model, and how its group is limited.
+
+    Parameters
+    ----------
+    cluster : str
+        Preset with a count.
+    options : SolveOptions
+        What the user would decide.
+    nic, memory : float
+        Factors on NIC rate and memory of every machine.
+    """
+
+    cluster: str
+    options: SolveOptions
+    nic: float = 1.0
+    memory: float = 1.0
+
+    def machines(self) -> Cluster:
+        """Return the cluster."""
+        found = load_cluster(self.cluster)
+        return replace(found, nodes=tuple(self._changed(node) for node in found.nodes))
+
+    def _changed(self, node: Node) -> Node:
+        rate, memory = self.nic * node.nic_bytes_per_second, int(self.memory * node.memory_bytes)
+        return replace(node, nic_bytes_per_second=rate, memory_bytes=memory)
+
+
+INSTANCES = {
+    "12 nodes": Instance("fb-1s-18c:32", SolveOptions(group_size=12)),
+    "any group": Instance("fb-1s-18c:32", SolveOptions()),
+    "narrow": Instance("fb-1s-18c:32", SolveOptions(group_size=12), nic=0.02),
+    "narrow, 6 ranks": Instance("fb-1s-18c:32", SolveOptions(group_size=12, ranks=6), nic=0.02),
+    "small batch": Instance("fb-1s-18c:32", SolveOptions(group_size=12, batch=32), nic=0.1),
+    "128 nodes": Instance("fb-1s-18c:128", SolveOptions(group_size=12)),
+}
+
+
+def measure(name: str, time_limit: float) -> tuple[str, ...]:
+    """Plan one instance; return a row of the table."""
+    instance, model = INSTANCES[name], autoctr_model()
+    began, options = time.process_time(), replace(instance.options, time_limit_seconds=time_limit)
+    result = solve(model, instance.machines(), options=options)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return row_of(name, result, time.process_time() - began, peak)
+
+
+def row_of(name: str, result: PlacementResult, cpu_seconds: float, gibibytes: float) -> tuple[str, ...]:
+    """Return a row of the table: see :data:`HEADER`."""
+    plan, best = result.plan, result.best_baseline
+    return (
+        name,
+        str(plan.group_size),
+        str(plan.ranks),
+        str(len(plan.groups)),
+        f"{result.objective:,.0f}",
+        f"{result.bound:,.0f}",
+        f"{100 * result.gap:.1f} %",
+        f"{result.solve_seconds:.1f}",
+        f"{cpu_seconds:.0f}",
+        f"{best.samples_per_second:,.0f} {best.name}" if best else "none fits",
+        f"{gibibytes:.2f}",
+    )
+
+
+def rows(names: Iterable[str], time_limit: float, run: Callable[[str, float], tuple[str, ...]] = measure) -> None:
+    """Print the table, each instance measured in a fresh process."""
+    print("| " + " | ".join(HEADER) + " |")
+    print("|" + " --- |" * len(HEADER))
+    for name in names:
+        with ProcessPoolExecutor(1, get_context("spawn")) as one:
+            print("| " + " | ".join(one.submit(run, name, time_limit).result()) + " |", flush=True)
+
+
+def main() -> None:
+    """Plan the instances that are named, or all."""
+    parser = argparse.ArgumentParser(description="Planning at production size.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(INSTANCES)}")
+    parser.add_argument("--time-limit", type=float, default=60.0)
+    given = parser.parse_args()
+    unknown = [name for name in given.names if name not in INSTANCES]
+    if unknown:
+        parser.error(f"{unknown[0]!r}: instances are {', '.join(INSTANCES)}")
+    rows(given.names or INSTANCES, given.time_limit)
+
+
+if __name__ == "__main__":
+    main()
