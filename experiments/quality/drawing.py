@@ -86,7 +86,9 @@ def _lines(rows: Rows, axis: Axes, keys: Sequence[str], label: str) -> list[tupl
         steps = [row["step"] for row in mine]
         axis.fill_between(steps, [r["low"] for r in mine], [r["high"] for r in mine], color=COLOURS[number], alpha=0.2)
         values = [row["value"] for row in mine]
-        axis.plot(steps, values, "--" if dashed else "-", label=label.format(*key), **style)
+        axis.plot(
+            steps, values, "--" if dashed else "-", label=label.format(f"{100 * float(key[0]):g} %", *key[1:]), **style
+        )
         found.append(key)
     axis.set_xlabel("step (128 samples each)")
     return found
@@ -135,27 +137,23 @@ def draw_laplace(rows: Rows, axis: Axes) -> None:
 
 
 def draw_replicas(rows: Rows, axis: Axes) -> None:
-    """Change of NE against one machine at equal samples, by machines; dashed where machines are joined into groups."""
-    series = dict.fromkeys((row["rate"], row["group_size"]) for row in rows)
-    rates = list(dict.fromkeys(rate for rate, _ in series))
-    for rate, size in series:
-        mine = [row for row in rows if (row["rate"], row["group_size"]) == (rate, size)]
-        number = rates.index(rate)
-        label = f"rate {rate:g}, " + ("a replica each" if size == 1 else f"groups of {size}")
-        style: dict[str, Any] = {"color": COLOURS[number + 1], "marker": MARKERS[number + 2 * (size > 1)]}
-        shift = 1 + 0.03 * (2 * number - 1)
-        at, line = [shift * row["machines"] for row in mine], "-" if size == 1 else "--"
-        axis.errorbar(
-            at, [row["change"] for row in mine], _errors(mine), capsize=3, linestyle=line, label=label, **style
-        )
-        for x, row in zip(at, mine, strict=True):
-            if size > 1:
-                axis.annotate(
-                    f"{row['replicas']}", (x, row["change"]), xytext=(6, 4), textcoords="offset points", fontsize=8
-                )
+    """Change of NE against one machine at equal samples, by machines; dashed and dotted where machines form groups."""
+    series = dict.fromkeys((row["rate"], row["group_size"], row["ranks"]) for row in rows)
+    rates = list(dict.fromkeys(rate for rate, _, _ in series))
+    shapes = list(dict.fromkeys((size, ranks) for _, size, ranks in series))
+    for rate, size, ranks in series:
+        mine = [row for row in rows if (row["rate"], row["group_size"], row["ranks"]) == (rate, size, ranks)]
+        shape, number = shapes.index((size, ranks)), rates.index(rate)
+        label = f"rate {rate:g}, " + ("a replica each" if size == 1 else f"groups of {size}, {ranks} rank(s)")
+        style: dict[str, Any] = {
+            "color": COLOURS[number + 1],
+            "marker": MARKERS[shape],
+            "linestyle": ("-", "--", ":")[shape],
+        }
+        at = [(1 + 0.04 * (2 * number - 1) + 0.03 * shape) * row["machines"] for row in mine]
+        axis.errorbar(at, [row["change"] for row in mine], _errors(mine), capsize=3, label=label, **style)
     machines = sorted({row["machines"] for row in rows})
     axis.set_xscale("log", base=2)
     axis.set_xticks(machines, [str(count) for count in machines])
-    axis.set(xlabel="machines, equal samples in all (numbers: replicas of a grouped job)")
-    axis.set_ylabel("change of held-out NE against one machine, %")
+    axis.set(xlabel="machines; samples in all are the same", ylabel="change of held-out NE against one machine, %")
     axis.axhline(0, color="grey", linewidth=0.8)

@@ -21,9 +21,9 @@ Row = dict[str, Any]
 
 #: Place, edge of a plan, codecs, ranks.
 PLACES = (
-    ("top cut", TOP_CUT, ("bf16", "fp16", "rowwise8", "rowwise4", "rowwise2", "rowwise1"), 1),
-    ("pooled", "pooled", ("bf16", "rowwise8", "rowwise4", "rowwise2"), 1),
-    ("push", "push", ("bf16", "rowwise8", "rowwise4", "rowwise2"), 1),
+    ("top cut", TOP_CUT, ("bf16", "rowwise8", "rowwise4", "rowwise2"), 1),
+    ("pooled", "pooled", ("bf16", "rowwise8", "rowwise4"), 1),
+    ("push", "push", ("bf16", "rowwise8", "rowwise4"), 1),
     ("allreduce", "allreduce", ("bf16",), 2),
 )
 #: Which rows of a figure are about which place: figure, families.

@@ -3,8 +3,9 @@
 EASGD as in the executor's foreground mode, in one process and so deterministic, with a stated staleness: all replicas
 compute a step on the tables as they were before it, then apply their gradients to the shared tables in turn; every ``GAP``
 steps they exchange with the centre in turn (x += alpha (centre - x), centre -= the same; alpha = 0.9 / replicas, Zhang,
-Choromanska and LeCun, 2015). A group of K machines with K ranks is one replica whose step is the mean over K batches: what
-a synchronous all-reduce computes. What is used in the end is the centre.
+Choromanska and LeCun, 2015). A group is one replica: with one rank its machines share the work of a batch (model
+parallelism), with K ranks a step is the mean over K batches, what a synchronous all-reduce computes. What is used in the
+end is the centre.
 """
 
 from __future__ import annotations
@@ -39,20 +40,26 @@ class Fleet:
 
     Parameters
     ----------
-    machines, group_size : int
-        All machines, and those of a group; each is a rank.
+    machines, group_size, ranks : int
+        All machines, those of a group, and those of a group that read batches.
     rate : float
         Learning rate.
     """
 
     machines: int
     group_size: int
+    ranks: int
     rate: float
 
     @property
     def replicas(self) -> int:
         """Copies of the dense parameters that differ between exchanges."""
         return self.machines // self.group_size
+
+    @property
+    def training(self) -> tuple[int, int, float]:
+        """What its quality depends on: fleets of equal replicas, ranks and rate compute the same."""
+        return self.replicas, self.ranks, self.rate
 
 
 class Replicas:
@@ -116,10 +123,10 @@ def train_fleet(fleet: Fleet, data: Clicks, seed: int) -> float:
 
 def steps_of(fleet: Fleet, batches: tuple[Batch, ...]) -> Iterator[list[Batch]]:
     """Yield the batches of each step, one for each replica: dealt to the machines, those of a group joined."""
-    size = fleet.group_size
-    for begin in range(0, len(batches) - fleet.machines + 1, fleet.machines):
-        own = batches[begin : begin + fleet.machines]
-        yield [_joined(own[at : at + size]) for at in range(0, fleet.machines, size)]
+    ranks, each = fleet.ranks, fleet.replicas * fleet.ranks
+    for begin in range(0, len(batches) - each + 1, each):
+        own = batches[begin : begin + each]
+        yield [_joined(own[at : at + ranks]) for at in range(0, each, ranks)]
 
 
 def _joined(batches: tuple[Batch, ...]) -> Batch:
@@ -133,17 +140,18 @@ def _joined(batches: tuple[Batch, ...]) -> Batch:
 
 
 def fleets() -> list[Fleet]:
-    """Plain replicas of one machine each, and groups of four."""
-    shapes = [*((n, 1) for n in MACHINES), *((n, 4) for n in MACHINES if n >= 4)]
-    return [Fleet(machines, size, rate) for rate in RATES for machines, size in shapes]
+    """Plain replicas of one machine each; groups of four with one rank, and with four."""
+    shapes = [*((n, 1, 1) for n in MACHINES), *((n, 4, ranks) for ranks in (1, 4) for n in MACHINES if n >= 4)]
+    return [Fleet(*shape, rate) for rate in RATES for shape in shapes]
 
 
 def replicas(watch: Watch) -> list[Row]:
     """What do replicas cost in quality at equal samples, alone and joined into groups?"""
-    tasks = [(part, seed) for seed in range(SEEDS) for part in (fleets()[::2], fleets()[1::2])]
+    distinct = list({fleet.training: fleet for fleet in fleets()}.values())
+    tasks = [(part, seed) for seed in range(SEEDS) for part in (distinct[::2], distinct[1::2])]
     runs = [run for part in in_parallel(_run, tasks, watch) for run in part]
-    base = {(fleet.rate, seed): found for fleet, seed, found in runs if fleet.machines == 1}
-    return [_row(fleet, [(seed, found) for one, seed, found in runs if one == fleet], base) for fleet in fleets()]
+    found = {(fleet.training, seed): quality for fleet, seed, quality in runs}
+    return [_row(fleet, found) for fleet in fleets()]
 
 
 def _run(part: list[Fleet], seed: int) -> list[tuple[Fleet, int, float]]:
@@ -151,17 +159,20 @@ def _run(part: list[Fleet], seed: int) -> list[tuple[Fleet, int, float]]:
     return [(fleet, seed, train_fleet(fleet, data, seed)) for fleet in part]
 
 
-def _row(fleet: Fleet, runs: list[tuple[int, float]], base: dict[tuple[float, int], float]) -> Row:
-    found = interval([100 * (quality / base[fleet.rate, seed] - 1) for seed, quality in runs])
+def _row(fleet: Fleet, found: dict[tuple[tuple[int, int, float], int], float]) -> Row:
+    mine = [found[fleet.training, seed] for seed in range(SEEDS)]
+    alone = [found[(1, 1, fleet.rate), seed] for seed in range(SEEDS)]
+    change = interval([100 * (quality / base - 1) for quality, base in zip(mine, alone, strict=True)])
     return {
         "rate": fleet.rate,
         "machines": fleet.machines,
         "group_size": fleet.group_size,
+        "ranks": fleet.ranks,
         "replicas": fleet.replicas,
         "batches": BATCHES,
-        "seeds": len(runs),
-        "normalized_entropy": float(np.mean([quality for _, quality in runs])),
-        "change": found.mean,
-        "low": found.low,
-        "high": found.high,
+        "seeds": SEEDS,
+        "normalized_entropy": float(np.mean(mine)),
+        "change": change.mean,
+        "low": change.low,
+        "high": change.high,
     }

@@ -18,7 +18,7 @@ Row = dict[str, Any]
 #: What is read off a trainer in a step, by name.
 Probe = Callable[[Trainer], Mapping[str, float]]
 
-STEPS, EVERY, SEEDS = 1500, 25, 5
+STEPS, EVERY, SEEDS = 1000, 20, 5
 #: Readings that are averaged into one point, so that single batches do not hide the trend.
 AVERAGED = 5
 GRADIENT_DROPPED = (0.50, 0.75, 0.90, 0.95, 0.98, 0.99)

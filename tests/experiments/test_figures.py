@@ -54,7 +54,16 @@ ROWS = {
     ],
     "dct-laplace": [row | {"target": target} for target in ("0.25", "0.1") for row in trace(0.2)],
     "replicas": [
-        {"rate": rate, "machines": n, "group_size": k, "replicas": n // k, "change": n, "low": n - 1, "high": n + 1}
+        {
+            "rate": rate,
+            "machines": n,
+            "group_size": k,
+            "ranks": k,
+            "replicas": n // k,
+            "change": n,
+            "low": n - 1,
+            "high": n + 1,
+        }
         for rate in (0.1, 0.4)
         for k, n in ((1, 1), (1, 4), (4, 4), (4, 8))
     ],

@@ -123,7 +123,7 @@ def test_one_replica_is_plain_training() -> None:
     data = clicks(dlrm(), 0, 4)
     for size, steps in ((1, 4), (4, 1)):
         job, oracle = Replicas(dlrm(), 1, seed=0), Oracle(dlrm(), 0)
-        fleet = Fleet(machines=size, group_size=size, rate=0.4)
+        fleet = Fleet(size, size, size, rate=0.4)
         for batches in steps_of(fleet, data.training):
             job.step(batches)
             oracle.step(merged(data.training) if size == 4 else batches[0])
@@ -135,7 +135,7 @@ def test_exchanges_move_replicas_and_centre_towards_each_other() -> None:
     """Two replicas, four steps, one exchange: the sum of all copies stays (what one gives the other takes), every copy
     that had gone away from the centre is nearer to it, and the tables are one."""
     job, data = Replicas(dlrm(), 2, seed=0), clicks(dlrm(), 0, 6)
-    for batches in list(steps_of(Fleet(2, 1, 0.4), data.training)):
+    for batches in list(steps_of(Fleet(2, 1, 1, 0.4), data.training)):
         job.step(batches)
     copies = [one.parameters.flat("top_1") for one in (*job.replicas, job.centre)]
     before, apart = sum(copy.astype(np.float64) for copy in copies), [np.abs(c - copies[2]).sum() for c in copies[:2]]
@@ -151,7 +151,7 @@ def test_fleets_use_the_same_samples() -> None:
     for fleet in fleets():
         seen = [len(batch) for step in steps_of(fleet, batches) for batch in step]
         assert sum(seen) == 32 * 128
-        assert len(seen) * fleet.machines == 32 * fleet.replicas
+        assert len(seen) * fleet.ranks == 32
 
 
 def test_the_printed_thresholds_have_the_weibull_shape_that_was_fitted_to_them() -> None:
