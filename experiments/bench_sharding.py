@@ -3,8 +3,9 @@
     python -m experiments.bench_sharding DIR
 
 DIR holds ``inputs/torchrec_plan/meta_1935_tables_plan.csv`` (a production plan: cost and bytes of each table as
-published) and ``workloads/embedding_tables/public_table_configs.json`` (tables; cost by TorchRec's estimator). Prints a
-table; every value is in seconds of that measure, recomputed from the shards.
+published) and ``workloads/embedding_tables/public_table_configs.json`` (tables; cost by TorchRec's estimator). Where
+TorchRec is installed, its planner is a row of these sets. Prints a table; every value is in seconds of that measure,
+recomputed from the shards.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from cost_models.costs import CostTable, MessageCost, PhaseCost, TableCost
+from experiments import torchrec_reference
 from placement.errors import DoesNotFit
 from placement.plan import Shard
 from placement.shard_state import Piece, Sharding
@@ -210,6 +212,19 @@ def ours(case: Case, method: str, *, row_splits: bool) -> Row:
     return replace(row, seconds=time.monotonic() - began)
 
 
+def torchrec(case: Case) -> Iterator[Row]:
+    """Let TorchRec's planner place the tables, where it is installed; its plan is judged in the measure of the case."""
+    planner, began = torchrec_reference.load_torchrec(), time.monotonic()
+    if planner is None:
+        return
+    tables = case.model.tables
+    found = torchrec_reference.plan(planner, tables, len(case.servers), RANK_BATCH, 256 * GIB)
+    if found.refusal:
+        yield Row(case.name, "TorchRec planner", None, note=f"no plan: {found.refusal}")
+    else:
+        yield _row(case, "TorchRec planner", judged(case, found.shards), None, len(found.shards), began)
+
+
 def judged(case: Case, shards: tuple[Shard, ...]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """Return (server, resource) the loads of shards, put there one by one; a server without room is an error."""
     state = case.empty()
@@ -239,6 +254,7 @@ def rows(case: Case) -> Iterator[Row]:
     yield ours(case, "hiertrain", row_splits=True)
     if not case.parts:
         yield ours(case, "hiertrain, whole tables", row_splits=False)
+        yield from torchrec(case)
     for method in GREEDY:
         yield greedy(case, method)
 
