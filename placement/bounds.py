@@ -16,6 +16,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from cost_models.costs import CostTable, PhaseCost
 from cost_models.memory import ids_bytes, pooled_bytes
 from placement.cuts import candidates, cut_count, fewest_cuts
@@ -76,11 +79,13 @@ class Bounds:
         )
         self._server_bound: dict[int, float] = {}
         self._proven: dict[object, list[tuple[Pull, float]]] = {}
-        self._parts_of: dict[tuple[int, int], list[int]] = {}
+        self._parts_of: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+        self._pull_costs: dict[object, tuple[float, float]] = {}
         readers = [model.readers[table.name] for table in model.tables]
         self._ids, self._pooled = (
-            [sum(size(f, batch) for f in r) for r in readers] for size in (ids_bytes, pooled_bytes)
+            np.array([sum(size(f, batch) for f in r) for r in readers], np.int64) for size in (ids_bytes, pooled_bytes)
         )
+        self._cut_by_columns = np.array([table.dim >= 2 * UNIT for table in model.tables], bool)
         self._work: tuple[PhaseCost, PhaseCost, float] | None = None
 
     def order(self, shape: Shape) -> tuple[float, int, int]:
@@ -135,17 +140,17 @@ class Bounds:
 
     def fewest_shards(self, shape: Shape) -> int:
         """Return how many shards a shape needs at least, with the cuts that it stands for."""
-        return max(len(self.model.tables) + self.least_cuts(shape), sum(self._parts(shape)))
+        return max(len(self.model.tables) + self.least_cuts(shape), int(self._parts(shape).sum()))
 
-    def _parts(self, shape: Shape) -> list[int]:
+    def _parts(self, shape: Shape) -> npt.NDArray[np.int64]:
         """Number of servers that the bytes of each table need at least, with a session's buffers on each of them."""
         largest = max((node.memory_bytes for node in shape.servers), default=1)
         sessions = len(shape.groups) * shape.ranks * self.hogwild
         if (largest, sessions) not in self._parts_of:
             state = Sharding(self.model, self.batch, (), self.costs, sessions, local=self.local, columns=True)
             parts = [fewest_shards(state, table, largest) for table in self.model.tables]
-            self._parts_of[largest, sessions] = [min(max(1, n), len(shape.servers) or 1) for n in parts]
-        return self._parts_of[largest, sessions]
+            self._parts_of[largest, sessions] = np.array(parts, np.int64)
+        return self._parts_of[largest, sessions].clip(1, max(1, len(shape.servers)))
 
     def _cuts(self, shape: Shape, per_server: float) -> float:
         parts = fewest_cuts(len(self.model.tables), len(shape.servers), per_server)
@@ -221,8 +226,13 @@ class Bounds:
 
     def _pulls(self, shape: Shape, cuts: int) -> tuple[float, float]:
         """Core-seconds of a rank's fixed work, and bytes on its NIC if it shares no host with a server."""
-        fixed = fixed_tally(replace(self.relaxed(shape, cuts), nodes=shape.groups[0][:1], ranks=1, groups=1))
-        return sum(part[0] for part in fixed.core.values()), max(fixed.tx[0], fixed.rx[0])
+        rank, pull = shape.groups[0][0], self._pull(shape, cuts)
+        near = tuple(i for i, server in enumerate(shape.servers[: pull[0]]) if server.host == rank.host)
+        if (pull, near) not in self._pull_costs:
+            fixed = fixed_tally(replace(self.relaxed(shape, cuts), nodes=(rank,), ranks=1, groups=1))
+            costs = sum(part[0] for part in fixed.core.values()), max(fixed.tx[0], fixed.rx[0])
+            self._pull_costs[pull, near] = costs
+        return self._pull_costs[pull, near]
 
     def relaxed(self, shape: Shape, cuts: int = 0) -> GroupProblem:
         """Return a group's problem that no sharding of a shape makes harder.
@@ -255,12 +265,11 @@ class Bounds:
     def _pull(self, shape: Shape, cuts: int) -> Pull:
         """Every shard takes all ids of its table; pooled rows come once if columns may be cut, else with every shard."""
         parts, more = self._parts(shape), 1 + cuts / max(1, len(self.model.tables))
-        rows = [1 if table.dim >= 2 * UNIT else n for table, n in zip(self.model.tables, parts, strict=True)]
-        ids = max(sum(n * size for n, size in zip(parts, self._ids, strict=True)), more * sum(self._ids))
-        pooled = float(sum(n * size for n, size in zip(rows, self._pooled, strict=True)))
+        ids = max(int(parts @ self._ids), more * int(self._ids.sum()))
+        pooled = float(np.where(self._cut_by_columns, 1, parts) @ self._pooled)
         if self.equal_tables and self.model.tables[0].dim < 2 * UNIT:
-            pooled = max(pooled, more * sum(self._pooled))
-        shards = max(sum(parts), len(self.model.tables) + cuts)
+            pooled = max(pooled, more * int(self._pooled.sum()))
+        shards = max(int(parts.sum()), len(self.model.tables) + cuts)
         count = max(1, min(len(shape.servers), shards)) if self.all_used or not shape.servers else 1
         return count, int(ids), int(pooled)
 
