@@ -97,6 +97,7 @@ class _Session:
         self.home = {op.name: home(op, tags, rank) for op in self.graph}
         self.users = {op.name: self._users(op) for op in self.graph}
         self.links = problem.links_of
+        self.bytes_together: dict[str, int] = {}
         self.dp_bytes = dp_parameter_bytes(problem, tags)
 
     def _users(self, op: Operator) -> dict[int, int]:
@@ -212,7 +213,10 @@ class _Session:
 
     def _together(self, name: str) -> int:
         """Bytes of that message."""
-        return sum(self.problem.bytes_of(other) for other in self.graph.message_of(name))
+        first = self._first(name)
+        if first not in self.bytes_together:  # asked for every tensor of the message: thousands of tables
+            self.bytes_together[first] = sum(self.problem.bytes_of(other) for other in self.graph.message_of(name))
+        return self.bytes_together[first]
 
     def _bring(self, table: str, place: int) -> None:
         """Fetch pooled rows on the rank, and send them on, with those that travel together, to another node once."""
