@@ -21,7 +21,7 @@ from executor.transport import shared_array
 from problem.errors import BadInput, HiertrainError
 
 _TEXT_BYTES = 4096
-_PATIENCE_SECONDS = 0.5
+_PATIENCE_SECONDS = 1.0
 
 
 class Relayed(HiertrainError):

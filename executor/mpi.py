@@ -4,13 +4,14 @@ Every worker is a rank. A channel is a tag between two ranks: a message is copie
 by a synchronous send; the next one waits until the receiver has asked for it, so never more than one is under way while
 one is being read. An empty message ends a channel. Workers of one machine share an MPI window.
 
-MPI libraries wait by spinning. Here a worker that waits tests for a moment and then sleeps between two tests, since ranks
-may outnumber cores; a large message may need a hand of its sender, which gives one between any two instructions.
+MPI libraries wait by spinning. Here a worker that waits soon gives its core away between two tests and then sleeps, since
+ranks may outnumber cores; a large message may need a hand of its sender, which gives one between any two instructions.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,8 +28,9 @@ from executor.errors import PeerGone
 from executor.transport import Array, Layout, Link, Progress
 from problem.errors import BadInput
 
-#: Tests before a waiting worker begins to sleep between them, and how long it sleeps.
-SPINS = 200
+#: Tests before a waiting worker gives its core away between two of them, tests before it sleeps, and how long it sleeps. The
+#: time of the tests must be longer than a sleep: otherwise two workers that talk would make each other sleep for ever.
+SPINS, YIELDS = 100, 1000
 NAP_SECONDS = 50e-6
 _ALIGNMENT = 8
 
@@ -98,14 +100,16 @@ def finish() -> None:
 
 
 def await_(test: Callable[[], bool], progress: Progress) -> None:
-    """Wait until a test succeeds: at once, by trying again, by sleeping."""
+    """Wait until a test succeeds: by trying again, then giving the core away in between, then sleeping."""
     progress.waiting(True)
-    for _ in range(SPINS):
+    for number in range(SPINS + YIELDS):
         if test():
-            progress.waiting(False)
-            return
-    while not test():
-        time.sleep(NAP_SECONDS)
+            break
+        if number > SPINS:
+            os.sched_yield()
+    else:
+        while not test():
+            time.sleep(NAP_SECONDS)
     progress.waiting(False)
 
 

@@ -89,6 +89,8 @@ def run_ranks(
     programs = verify(transform(plan))
     crew = crew_of(programs)
     if len(crew) != comm.size:
+        if comm.rank:
+            meet(comm)  # the first rank, which never comes, says it for all
         raise BadInput("mpiexec", "-n", comm.size, f"{len(crew)}: a rank for each worker of the plan (see --dry-run)")
     rank = _Rank(comm, programs, crew, badge)
     return rank.run(chosen, stream)

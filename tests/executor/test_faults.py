@@ -23,11 +23,11 @@ from executor.clock import ClockKind
 from executor.data import Batch, SyntheticStream
 from executor.errors import WorkerFailed
 from executor.run import RunOptions, run
-from executor.state import allocate_state
+from executor.state import JobState, allocate_state
 from placement.plan import Plan, Sync
 from problem.errors import BadInput
 from programs.transform import transform
-from programs.workers import workers
+from programs.workers import Worker, workers
 from tests.executor.conftest import Traces, alive
 from tests.executor.tiny import dlrm, tables
 from tests.programs import plans
@@ -162,6 +162,45 @@ def test_a_loss_that_overflows_names_the_step(capfd: pytest.CaptureFixture[str])
     with pytest.raises(WorkerFailed, match=r"^worker g0/n0/t0: loss is (nan|inf) at step \d$"):
         run(plan, RunOptions(steps=20))
     assert capfd.readouterr() == ("", "")
+
+
+@dataclass(frozen=True)
+class Starves:
+    """Leaves a worker without memory when it gets SIGALRM: no new page can be mapped."""
+
+    victim: str
+
+    def __call__(self, worker: Worker, state: JobState) -> None:
+        """Wait for the alarm."""
+        if worker.name == self.victim:
+            signal.signal(signal.SIGALRM, lambda *_: self.allocate())
+
+    @staticmethod
+    def allocate() -> None:
+        """Ask for 64 MB under a limit of what is in use."""
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(),) * 2)
+        np.ones(1 << 23)
+
+
+@pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
+def test_a_worker_without_memory_is_named_and_everything_ends(victim: str, traces: Traces) -> None:
+    """An allocation that fails under RLIMIT_AS, in any kind of worker, working or waiting, ends the run with its name."""
+    plan, assassin = every_kind(), Assassin(victim, signal.SIGALRM, traces)
+    options = slowly(plan, assassin, on_start=Starves(victim))
+    with pytest.raises(WorkerFailed, match=r"MemoryError: Unable to allocate 64\.0 MiB") as caught:
+        run(plan, options)
+    assert time.monotonic() - assassin.at < 5.0
+    assert caught.value.worker == victim
+    traces.assert_gone()
+
+
+def test_a_stopped_worker_is_named_long_before_it_counts_as_hung(traces: Traces) -> None:
+    """SIGSTOP is seen within seconds, whatever the limit of a hang."""
+    plan, assassin = every_kind(), Assassin("g0/n0/t0", signal.SIGSTOP, traces)
+    with pytest.raises(WorkerFailed, match=r"^worker g0/n0/t0: was stopped by a signal$"):
+        run(plan, slowly(plan, assassin, hang_seconds=1000.0))
+    traces.assert_gone()
 
 
 def test_an_exception_inside_a_worker_is_its_message(traces: Traces) -> None:
