@@ -192,14 +192,15 @@ def _first_fault(processes: Mapping[str, BaseProcess], reports: int) -> WorkerFa
 class _Pulse:
     """When each worker last ended an instruction.
 
-    One that has not for too long is at fault if it does not wait for a peer, or is stopped while it does; if everybody
-    waits, the job is in a deadlock. One that is seen stopped many times in a row is at fault at once.
+    One that has not for too long is at fault if it has not waited for a peer either, or is stopped; if everybody waits, the
+    job is in a deadlock. One that is seen stopped many times in a row is at fault at once.
     """
 
     def __init__(self, records: Mapping[str, Vital], limit_seconds: float, idle_seconds: float, alone: bool) -> None:
         self._records, self._limit, self._alone = records, limit_seconds, alone
         now = time.monotonic() + idle_seconds
         self._last = {name: (record.ticks, now) for name, record in records.items()}
+        self._idle = dict.fromkeys(records, now)  # when each was last seen to wait, or to have moved
         self._stopped = dict.fromkeys(records, 0)
 
     def check(self, running: Mapping[str, BaseProcess]) -> None:
@@ -209,6 +210,8 @@ class _Pulse:
             ticks = self._records[name].ticks
             if ticks != self._last[name][0]:
                 self._last[name] = ticks, now
+            if self._records[name].is_waiting or self._last[name][1] == now:
+                self._idle[name] = now
             self._stopped[name] = self._stopped[name] + 1 if _is_stopped(process) else 0
         self._check_silent(running, now)
         for name, times in self._stopped.items():
@@ -218,9 +221,10 @@ class _Pulse:
     def _check_silent(self, running: Mapping[str, BaseProcess], now: float) -> None:
         still = sorted((n for n in running if now - self._last[n][1] > self._limit), key=lambda n: self._last[n][1])
         for name in still:
-            if not self._records[name].is_waiting or self._stopped[name]:
+            if now - self._idle[name] > self._limit or self._stopped[name]:
                 raise WorkerFailed(name, f"made no progress for {self._limit:g} s (stopped or hung)")
-        if still and len(still) == len(running) and not self._alone:
+        waits = all(self._records[name].is_waiting for name in running)
+        if still and len(still) == len(running) and waits and not self._alone:
             raise WorkerFailed(still[0], f"all workers have waited for each other for {self._limit:g} s")
 
 

@@ -123,6 +123,18 @@ def test_waiting_for_a_busy_peer_is_no_fault() -> None:
     assert not outcome({"waits": waits_long, "busy": busy}, hang_seconds=0.3)
 
 
+def test_bug_a_worker_that_had_waited_for_long_was_blamed_when_it_went_on() -> None:
+    """It counted as hung the moment it woke, because its last instruction was long ago; it has the whole limit now."""
+
+    def wakes_late(record: Record) -> None:
+        record.waiting(True)
+        time.sleep(1.0)
+        record.waiting(False)
+        time.sleep(0.4)
+
+    assert not outcome({"wakes late": wakes_late, "busy": busy}, hang_seconds=0.8)
+
+
 def test_a_deadlock_is_told() -> None:
     """When everybody waits, nobody is stopped or hung; the message says so."""
     found = outcome({"a": waits, "b": waits}, hang_seconds=0.3)
