@@ -369,15 +369,7 @@ class MpiTransport:
 
 
 def share(comm: Any, size: int) -> Bytes:
-    """Return zeroed memory that the ranks of a communicator, all on one host, see alike.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-        Who shares it.
-    size : int
-        Bytes, the same on every rank.
-    """
+    """Return so many bytes of zeroed memory that the ranks of a communicator, all on one host, see alike."""
     if comm.size == 1 or not size:
         return np.zeros(size, np.uint8)
     window = library().Win.Allocate_shared(size if comm.rank == 0 else 0, 1, comm=comm)
