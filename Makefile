@@ -3,6 +3,7 @@
 #   make test      what CI runs: lint, format, types, import contracts, tests that take seconds
 #   make test-all  the same with the tests that take minutes
 #   make bench     benchmarks (minutes)
+#   make figures   all figures, in out/figures (most of an hour)
 #   make docs      the documentation as a site, in out/site
 
 CANDIDATES := python3.11 python3.14 python3.13 python3.12 python3
@@ -16,7 +17,7 @@ READY := $(VENV)/.ready
 export OPENBLAS_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-all bench docs lint
+.PHONY: demo test test-all bench figures docs lint
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -31,6 +32,9 @@ lint: $(READY)
 	@$(BIN)/mypy
 	@echo '== lint-imports'
 	@$(BIN)/lint-imports
+
+figures: $(READY)
+	@$(BIN)/hiertrain figure all --out out/figures
 
 docs: $(READY)
 	@echo '== mkdocs build --strict'

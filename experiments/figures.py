@@ -26,6 +26,8 @@ from experiments.literature import literature_rows, literature_text
 from experiments.paced import paced_rows
 from experiments.plots import COLOURS, MARKERS
 from experiments.quality import conditions, drawing, replicas, tables, thresholds
+from experiments.systems import ablation, fleet, suite, sync
+from experiments.systems import draw as systems
 from experiments.validation import validate_predictions, validation_text
 from problem.errors import BadInput
 from problem.local import fingerprint
@@ -239,7 +241,21 @@ FIGURES: Mapping[str, FigureInfo] = {
                 ("dct-cut-thresholds", 1, thresholds.cut_thresholds, drawing.draw_cut_thresholds),
                 ("dct-laplace", 1, thresholds.laplace_kept, drawing.draw_laplace),
                 ("replicas", 3, replicas.replicas, drawing.draw_replicas),
+                ("dct-time", 1, fleet.gains, systems.draw_gains),
+                ("utilisation", 1, fleet.utilisation, systems.draw_utilisation),
+                ("features", 1, suite.features, systems.draw_features),
+                ("mlp-width", 1, suite.mlp_width, systems.draw_mlp),
+                ("sync-gap", 2, sync.sync_gap, systems.draw_sync),
             )
+        ),
+        FigureInfo(
+            "ablation",
+            str(ablation.ablation.__doc__),
+            3,
+            ablation.ablation,
+            systems.draw_ablation,
+            height=3.6,
+            say=ablation.ablation_text,
         ),
         FigureInfo("heuristics", str(questions.heuristics.__doc__), 1, questions.heuristics, _draw_heuristics),
     )

@@ -25,6 +25,7 @@ def trace(value: float) -> list[dict[str, float]]:
     return [{"step": step, "value": value, "low": value / 2, "high": 2 * value} for step in (100, 200)]
 
 
+BUSY = [{"what": f"trainer {x}, % busy", "published": 50, "ours": x, "other": 9} for x in (10, 60)]
 ROWS = {
     "validation": [
         {"model": "m", "plan": "a", "measured": 1e3, "predicted": 1.1e3, "calibrated": 1.0e3},
@@ -53,6 +54,17 @@ ROWS = {
         row | {"dropped": "0.9", "mode": mode} for mode in ("without DCT-MP", "with DCT-MP") for row in trace(0.2)
     ],
     "dct-laplace": [row | {"target": target} for target in ("0.25", "0.1") for row in trace(0.2)],
+    "ablation": [
+        {"part": name, "speed_up": x, "replicas": 4, "group_size": 1, "servers": 2}
+        for name, x in (("a", 1.0), ("b", 2.0))
+    ],
+    **dict.fromkeys(("utilisation", "dct-time"), BUSY),
+    "features": [
+        {"dense_features": n, "sparse_features": 4, "batch": 100, "published": n / 64, "ours": n / 60}
+        for n in (64, 256)
+    ],
+    "mlp-width": [{"mlp": "64^2", "published": 2.0, "ours": 2.1}, {"mlp": "64^3", "published": 1.0, "ours": 0.9}],
+    "sync-gap": [{"trainers": n, "sync_servers": 1, "mode": "background", "sync_gap": n / 2} for n in (2, 4)],
     "replicas": [
         {
             "rate": rate,
