@@ -1,29 +1,34 @@
 """Why nothing fits: the smallest statement that a user can act on.
 
 In this order: an item that no machine can hold (and the component that ties it together), pins that overfill a node,
-the sum of everything, and a sum that fits where no assignment does.
+the sum of everything, and a sum that fits where no assignment does. What was not proven is said to be open.
 """
 
 from __future__ import annotations
 
 from placement.baselines import baselines
-from placement.errors import DoesNotFit
+from placement.errors import DoesNotFit, NothingFound, PlacementError
 from placement.group import GroupProblem
 from placement.loads import fixed_tally
 from placement.nets import Contracted
 from placement.plan import DP
 from placement.shard_bounds import packing_bound
 
+#: Operators that a message names, the largest ones; a traced model has thousands.
+NAMED = 8
 
-def no_fit(contracted: Contracted) -> DoesNotFit:
+
+def no_fit(contracted: Contracted, proven: bool = True) -> PlacementError:
     """Return the error that says why a group that has no placement has none.
 
     Parameters
     ----------
     contracted : Contracted
-        A group for which the solver proved that nothing fits.
+        A group for which no placement was found.
+    proven : bool
+        Whether the solver proved that there is none. Otherwise only what follows from sizes is called impossible.
     """
-    return _one_item(contracted) or _pinned(contracted) or _sum(contracted)
+    return _one_item(contracted) or _pinned(contracted) or _sum(contracted, proven)
 
 
 def _room(problem: GroupProblem) -> list[float]:
@@ -74,21 +79,26 @@ def _pinned(contracted: Contracted) -> DoesNotFit | None:
     return None
 
 
-def _sum(contracted: Contracted) -> DoesNotFit:
+def _sum(contracted: Contracted, proven: bool) -> PlacementError:
     problem, room = contracted.problem, _room(contracted.problem)
     sizes = [float(_least(contracted, index)) for index in range(len(contracted.items))]
-    names = ", ".join(item.name for item, size in zip(contracted.items, sizes, strict=True) if size)
+    names = _largest({item.name: size for item, size in zip(contracted.items, sizes, strict=True) if size})
     where = f"the {problem.size} nodes of a group"
     if sum(sizes) > sum(room):
         return DoesNotFit(f"the sum of all operators ({names})", where, sum(sizes), sum(room))
+    in_sum = f"in sum they would fit, messages aside: {sum(sizes):,.0f} of {sum(room):,.0f} bytes"
     crowded = packing_bound(sizes, problem.size)
     if crowded <= max(room):
+        if not proven:
+            return NothingFound(f"operators {names} on {where} ({in_sum})")
         worst = [row.evaluation.overflow for row in baselines(contracted)]
         crowded = min(load.memory_needed for load in worst if load is not None)
-    return DoesNotFit(
-        f"every assignment of operators {names} overfills a node (in sum they would fit: {sum(sizes):,.0f} of "
-        f"{sum(room):,.0f} bytes), so the fullest node",
-        where,
-        crowded,
-        max(room),
-    )
+    what = f"every assignment of operators {names} overfills a node ({in_sum}), so the fullest node"
+    return DoesNotFit(what, where, crowded, max(room))
+
+
+def _largest(sizes: dict[str, float]) -> str:
+    """Names of the largest operators, and how many more there are."""
+    named = sorted(sizes, key=lambda name: -sizes[name])[:NAMED]
+    more = f" and {len(sizes) - NAMED} more" if len(sizes) > NAMED else ""
+    return ", ".join(named) + more

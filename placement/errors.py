@@ -38,6 +38,16 @@ class DoesNotFit(PlacementError):
         self.what, self.where, self.needed, self.available, self.unit = what, where, needed, available, unit
 
 
+class NothingFound(PlacementError):
+    """The search ended without a plan, and without a proof that there is none; ``what`` says what was to be placed."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"no placement of {what} was found in which every node has the memory it needs, and none was proven "
+            "impossible: a longer time limit, or more memory, may give one"
+        )
+
+
 class ConstraintsConflict(PlacementError):
     """Pins or components contradict each other; ``names`` says which."""
 

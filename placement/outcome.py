@@ -186,7 +186,8 @@ def no_plan(solved: list[Solved], refused: list[PlacementError]) -> Exception:
     shaped = [one for one in solved if one.problems]
     if not shaped:
         return refused[-1] if refused else BadInput("options", "time_limit_seconds", 0, "more time")
-    return no_fit(Contracted(max(shaped, key=lambda one: one.shape.group_size).problems[0]))
+    proven = all(one.bound <= 0 for one in shaped)
+    return no_fit(Contracted(max(shaped, key=lambda one: one.shape.group_size).problems[0]), proven)
 
 
 def assumptions(options: SolveOptions, hogwild: int) -> tuple[str, ...]:

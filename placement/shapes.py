@@ -211,6 +211,8 @@ class Shapes:
             wanted = {
                 k: getattr(self.options, k) for k in ("group_size", "ranks", "max_elp", "servers", "sync_servers")
             }
+            pinned = [f"{name}={tag}" for name, tag in self.options.pins.items() if tag == self._highest_pin > 0]
+            wanted |= {"pins": ", ".join(pinned) or None}
             allowed = (
                 f"values that leave trainers: {len(self.trainers)} machines may train, {len(self.hosts)} may serve"
             )
@@ -263,10 +265,13 @@ class Shapes:
             members = tuple(tuple(trainers[g * size : (g + 1) * size]) for g in range(groups))
             yield Shape(size, members, servers, sync, ranks)
 
+    @property
+    def _highest_pin(self) -> int:
+        return max((int(tag) for tag in self.options.pins.values() if tag != DP), default=0)
+
     def _sizes(self, trainers: int) -> Iterator[int]:
-        highest = max((tag for tag in self.options.pins.values() if tag != DP), default=0)
         for size in (self.options.group_size,) if self.options.group_size else range(1, trainers + 1):
-            if int(highest) < size <= trainers and (self.options.ranks or 1) <= size:
+            if self._highest_pin < size <= trainers and (self.options.ranks or 1) <= size:
                 yield size
 
     def _most_groups(self, ranks: int) -> int:

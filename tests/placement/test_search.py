@@ -13,9 +13,12 @@ import pytest
 from cost_models.roofline import roofline_costs
 from placement.bounds import Bounds
 from placement.candidates import resolve_pins
-from placement.errors import ConstraintsConflict, DoesNotFit
+from placement.diagnose import no_fit
+from placement.errors import ConstraintsConflict, DoesNotFit, NothingFound
 from placement.evaluate import evaluate
 from placement.explain import explain, problem_of
+from placement.group import GroupProblem
+from placement.nets import Contracted
 from placement.plan import DP
 from placement.result import PlacementResult
 from placement.search import solve
@@ -229,7 +232,7 @@ def test_pins_that_overfill_a_node_are_named() -> None:
 
 def test_fits_in_sum_only_is_refused_as_such() -> None:
     """Three operators of 6 GB on two nodes of 10 GB fit in sum but in no assignment, and the message says so."""
-    with pytest.raises(DoesNotFit, match="in sum they would fit") as caught:
+    with pytest.raises(DoesNotFit, match="in sum they would fit, messages aside") as caught:
         _solve(_fixed([6 * 10**9] * 3), nodes(2, memory_bytes=10**10))
     assert caught.value.needed == pytest.approx(12e9)
 
@@ -245,6 +248,22 @@ def test_options_that_leave_no_shape_are_refused() -> None:
     """More ranks than nodes: the option and what is allowed are named."""
     with pytest.raises(BadInput, match="ranks"):
         _solve(_model(), nodes(3), replace(QUICK, ranks=9))
+
+
+def test_a_pin_to_a_node_that_no_group_has_is_named() -> None:
+    """An operator pinned to node 7 of three: the pin is named, not only the machines."""
+    with pytest.raises(BadInput, match=r"pins': '\w+=7'"):
+        _solve(_model(), nodes(3), replace(QUICK, pins={"top_0": 7}))
+
+
+def test_bug_what_was_not_found_in_time_was_called_impossible() -> None:
+    """Two operators of 5 GB fit on two nodes of 10 GB: a search that ended without a plan proves nothing, and says so."""
+    model = _fixed([5 * 10**9] * 2)
+    costs = roofline_costs(model, model.batch, nodes(1)[0])
+    group = Contracted(GroupProblem(model, costs, nodes(2, memory_bytes=10**10), model.batch))
+    error = no_fit(group, proven=False)
+    assert isinstance(error, NothingFound)
+    assert "none was proven impossible" in str(error)
 
 
 def test_short_time_limit_still_gives_a_plan() -> None:
