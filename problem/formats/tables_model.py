@@ -58,7 +58,7 @@ def model_around(
     dims = {str(table.get("dim")) for table in tables}
     features = HEAD_DENSE_FEATURES if dense_features is None else dense_features
     dot = 0 < len(tables) <= MAX_DOT_TABLES and len(dims) == 1
-    bottom = [*HEAD_BOTTOM, *([tables[0].get("dim")] if dot else [])] if features else []
+    bottom = [*HEAD_BOTTOM, *([_width(tables[0].get("dim"))] if dot else [])] if features else []
     head = {
         "name": name,
         "dense_features": features,
@@ -79,6 +79,11 @@ def described_model(data: Mapping[str, Any], source: str, lines: Mapping[Locatio
         When a value is not allowed.
     """
     return expand_model(validate(ModelSpec, Document(source, dict(data), lines or {})), source)
+
+
+def _width(dim: Any) -> int:
+    """Width of the last layer for tables of a dim; 1 for what is no dim, so that the table is blamed, not the layer."""
+    return int(str(dim)) if str(dim).isdecimal() and int(str(dim)) else 1
 
 
 def _note(features: int, bottom: Sequence[Any], dot: bool) -> str:

@@ -126,6 +126,14 @@ def test_bare_tables_refused(tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("dim", ["nan", "0", "-1", "1.5", "1e400"])
+def test_bug_a_dim_of_bare_tables_was_blamed_on_the_bottom_mlp(tmp_path, dim):
+    """The assumed bottom MLP ends in the dim of the tables; a dim that is none is named with its line and table."""
+    (tmp_path / "t.csv").write_text(f"name,rows,dim\nuser,5,{dim}\n")
+    with pytest.raises(BadInput, match=r"t\.csv:2: tables\[0\]\(user\)\.dim = "):
+        load_model(tmp_path / "t.csv")
+
+
 def test_cap_without_description():
     """A model built by hand is capped as well; one without tables stays as it is."""
     made = replace(tiny(), spec={}, tables=(EmbeddingTable("a", 100, 4),))
