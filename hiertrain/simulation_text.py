@@ -8,6 +8,7 @@ from typing import Any
 
 from hiertrain.output import table
 from placement.plan import Plan
+from problem.units import format_throughput
 from simulator.fleet import FLEET, fleet, shares
 from simulator.relief import Relief
 from simulator.result import SimulationResult
@@ -37,7 +38,8 @@ def simulation_text(plan: Plan, result: SimulationResult, relief: Relief | None)
     split = ", ".join(f"{name.replace('_', ' ')} {1e3 * s:.2f} ms" for name, s in result.time_split.items() if s > 0)
     gap = result.average_sync_gap
     lines = [
-        f"predicted   {result.samples_per_second:,.0f} samples/s (95 % interval +- {result.ci95:,.0f})",
+        f"predicted   {format_throughput(result.samples_per_second)} samples/s "
+        f"(95 % interval +- {format_throughput(result.ci95)})",
         f"bottleneck  {result.bottleneck}",
         *_without(relief),
         f"time        {parts}",
@@ -56,7 +58,7 @@ def _without(relief: Relief | None) -> list[str]:
     if relief is None:
         return []
     return [
-        f"without it  {relief.samples_per_second:,.0f} samples/s ({relief.gain:+.1%}): {relief.change}",
+        f"without it  {format_throughput(relief.samples_per_second)} samples/s ({relief.gain:+.1%}): {relief.change}",
         f"            then {relief.then}",
     ]
 

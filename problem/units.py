@@ -208,3 +208,8 @@ def format_flops(flops_per_second: float) -> str:
 def format_count(count: float) -> str:
     """Print a number of things with a decimal prefix: ``33.76 M``."""
     return _scaled(count, _decimal("")).rstrip()
+
+
+def format_throughput(samples_per_second: float) -> str:
+    """Print samples per second: whole ones, or three digits where there are fewer than a hundred."""
+    return f"{samples_per_second:,.0f}" if samples_per_second >= 100 else f"{samples_per_second:.3g}"

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from problem.units import format_throughput
+
 VOID = frozenset({"br", "line", "rect", "circle", "path", "polyline", "meta"})
 """Elements without an end tag, or without content in SVG."""
 
@@ -83,8 +85,8 @@ def size(count: float) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return samples per second, rounded to whole ones."""
-    return "-" if value is None else f"{value:,.0f}"
+    """Return samples per second, or a dash."""
+    return "-" if value is None else format_throughput(value)
 
 
 def milliseconds(seconds: float) -> str:

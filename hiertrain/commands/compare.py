@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hiertrain.output import emit, progress, table
+from problem.units import format_throughput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,13 +49,13 @@ def to_text(comparisons: Sequence[Comparison]) -> str:
     rows = [
         (
             found.plan.name,
-            f"{found.middle('predicted'):,.0f}",
-            f"{found.middle('measured'):,.0f}",
+            format_throughput(found.middle("predicted")),
+            format_throughput(found.middle("measured")),
             f"{found.ratio:.2f}",
             f"{min(found.ratios):.2f}-{max(found.ratios):.2f}",
             f"{1e3 * found.step_seconds:.1f}",
-            f"{found.middle('wall_predicted'):,.0f}",
-            f"{found.middle('wall_measured'):,.0f}",
+            format_throughput(found.middle("wall_predicted")),
+            format_throughput(found.middle("wall_measured")),
         )
         for found in comparisons
     ]

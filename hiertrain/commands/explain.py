@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hiertrain.output import emit, table
+from problem.units import format_throughput
 
 if TYPE_CHECKING:
     from placement.difference import Difference
@@ -47,7 +48,8 @@ def _text(found: Explanation) -> str:
     loads = _machines(found)
     parts = [(part, f"{1e3 * seconds:.3f}") for part, seconds in found.parts.items() if seconds > 0]
     changes = [
-        (row.change, f"{row.samples_per_second:,.0f}", f"{row.ratio:.2f}", row.bottleneck) for row in found.what_if
+        (row.change, format_throughput(row.samples_per_second), f"{row.ratio:.2f}", row.bottleneck)
+        for row in found.what_if
     ]
     curve = [
         (
@@ -60,7 +62,8 @@ def _text(found: Explanation) -> str:
         for point in found.curve
     ]
     sections = [
-        f"throughput  {found.evaluation.samples_per_second:,.0f} samples/s\nbottleneck  {found.evaluation.bottleneck}",
+        f"throughput  {format_throughput(found.evaluation.samples_per_second)} samples/s\n"
+        f"bottleneck  {found.evaluation.bottleneck}",
         table(("machine", "role", "resource", "ms per step", "busy"), loads),
         table(("core time of the busiest group node", "ms per step"), parts),
         table(("what if", "samples/s", "ratio", "then binds"), changes),
@@ -75,7 +78,7 @@ def _changes(found: Difference) -> str:
     ratio = found.after / found.before if found.before else 1.0
     return "\n".join(
         [
-            f"throughput  {found.before:,.0f} -> {found.after:,.0f} samples/s ({ratio:.2f})",
+            f"throughput  {format_throughput(found.before)} -> {format_throughput(found.after)} samples/s ({ratio:.2f})",
             f"bottleneck  {found.bottleneck_before} -> {found.bottleneck_after}",
             f"moved       {found.moved_bytes:,} bytes\n",
             table(("what", "before", "after"), [(row.what, row.before, row.after) for row in found.changes]),
@@ -96,4 +99,4 @@ def _machines(found: Explanation) -> list[tuple[str, ...]]:
 
 
 def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
+    return "-" if value is None else format_throughput(value)

@@ -11,6 +11,7 @@ import typer
 
 from hiertrain.output import emit, progress, table
 from problem.errors import BadInput
+from problem.units import format_throughput
 
 if TYPE_CHECKING:
     from executor.guard import Badge
@@ -152,8 +153,8 @@ def _text(result: RunResult, document: dict[str, Any]) -> str:
     quality = document["normalized_entropy"]
     what = "ranks" if document["backend"] == Backend.MPI else "processes"
     lines = [
-        f"measured    {result.samples_per_second:,.0f} samples/s on the {result.clock} clock, "
-        f"{result.wall_samples_per_second:,.0f} on the wall",
+        f"measured    {format_throughput(result.samples_per_second)} samples/s on the {result.clock} clock, "
+        f"{format_throughput(result.wall_samples_per_second)} on the wall",
         f"workers     {len(result.workers)} {what}, {document['steps'] - result.first_step} steps",
         f"loss        {document['first_loss']:.4f} at first, {document['loss']:.4f} in the end",
         f"quality     normalised entropy {quality:.4f} ({document['evaluated_on']})" if quality is not None else "",

@@ -11,10 +11,11 @@ import typer
 
 from hiertrain.output import emit, progress, say
 from problem.errors import BadInput
+from problem.units import format_throughput
 
 if TYPE_CHECKING:
     from placement.plan import Tag
-    from placement.result import PlacementResult
+    from placement.result import BaselineValue, PlacementResult
     from problem.model import Model
 
 
@@ -168,6 +169,12 @@ def _table_pin(text: str) -> tuple[str, int]:
     return name, int(server)
 
 
+def _baseline(best: BaselineValue | None) -> str:
+    if best is None or best.samples_per_second is None:
+        return "none fits"
+    return f"{format_throughput(best.samples_per_second)} samples/s, {best.name}"
+
+
 def to_text(result: PlacementResult) -> str:
     """Return plan, value, bound and the best baseline."""
     plan, best = result.plan, result.best_baseline
@@ -177,10 +184,10 @@ def to_text(result: PlacementResult) -> str:
         f"threads a rank: {plan.hogwild}, batch: {plan.batch}, embedding servers: {len(plan.servers)}, "
         f"sync servers: {len(plan.sync_servers)}",
         f"operators   {', '.join(mp) if mp else 'all data-parallel'}",
-        f"throughput  {result.samples_per_second:,.0f} samples/s, bound {result.bound:,.0f}, "
+        f"throughput  {format_throughput(result.samples_per_second)} samples/s, bound {format_throughput(result.bound)}, "
         f"gap {100 * result.gap:.2f} %, {result.status} in {result.solve_seconds:.1f} s",
         f"bottleneck  {result.bottleneck}",
         *([f"moved       {result.moved_bytes:,} bytes"] if result.moved_bytes is not None else []),
-        f"baseline    {best.samples_per_second:,.0f} samples/s, {best.name}" if best else "baseline    none fits",
+        f"baseline    {_baseline(best)}",
     ]
     return "\n".join(lines)

@@ -136,3 +136,9 @@ def test_counts_are_printed_short():
     """Numbers of things print with a decimal prefix."""
     assert units.format_count(33_762_577) == "33.76 M"
     assert units.format_count(26) == "26"
+
+
+def test_slow_models_are_not_printed_as_zero() -> None:
+    """Whole samples per second, three digits where there are few: a step of 8.6 s is 0.116 samples/s, not 0."""
+    printed = [units.format_throughput(value) for value in (1 / 8.589934591, 11.37, 1234.5)]
+    assert printed == ["0.116", "11.4", "1,234"]
