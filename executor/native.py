@@ -52,39 +52,34 @@ def use(wanted: bool) -> bool:
     return before
 
 
-def add_bags(rows: Floats, ids: Ids, offsets: Ids, out: Floats, start: float) -> None:
-    """out[bag] = ``start`` + the sum of rows[id] over the ids of each bag, added in order.
+def add_bags(rows: Floats, row_begin: int, ids: Ids, offsets: Ids, out: Floats, weights: Floats | None = None) -> None:
+    """out[bag] = 0 + the sum of weight * row over the ids of each bag, added in order.
 
     Parameters
     ----------
     rows : ndarray of float32, shape (rows, dim)
-        Elements of a row side by side.
+        Rows ``row_begin`` and on; elements of a row side by side. An id outside of them adds a row of zeros.
+    row_begin : int
+        Number of the first row.
     ids : ndarray of int32, shape (n,)
         Row numbers, those of the first bag first.
     offsets : ndarray of int32, shape (bags + 1,)
         Where each bag's ids begin; the last entry is n.
     out : ndarray of float32, shape (bags, dim)
         Overwritten.
-    start : float
-        0.0, or -0.0 for the sum of at least one row.
+    weights : ndarray of float32, shape (n,), optional
+        Of the ids; 1 without.
     """
+    kind, given = ("pool", ()) if weights is None else ("weighted", (_at(weights),))
     for begin, width in _blocks(rows.shape[1]):
-        _function("pool", width)(
-            _at(rows, begin), _at(ids), _at(offsets), _at(out, begin), _stride(rows), _stride(out), len(out), start
+        _function(kind, width)(
+            *(_at(rows, begin), _at(ids), _at(offsets), *given, _at(out, begin)),
+            *(row_begin, len(rows), _stride(rows), _stride(out), len(out)),
         )
 
 
-def add_weighted_bags(rows: Floats, ids: Ids, offsets: Ids, weights: Floats, out: Floats) -> None:
-    """out[bag] = 0 + the sum of weight * rows[id]; as :func:`add_bags`, with ``weights`` (n,) of the ids."""
-    for begin, width in _blocks(rows.shape[1]):
-        _function("weighted", width)(
-            *(_at(rows, begin), _at(ids), _at(offsets), _at(weights)),
-            *(_at(out, begin), _stride(rows), _stride(out), len(out)),
-        )
-
-
-def scatter(offsets: Ids, ids: Ids, factors: Floats, source: Floats, rows: Floats) -> None:
-    """rows[id] += factor * source[bag] for each id of each bag, in order.
+def scatter(offsets: Ids, ids: Ids, factors: Floats, source: Floats, rows: Floats, row_begin: int = 0) -> None:
+    """Row += factor * source[bag] for each id of each bag, in order; ids outside of the rows change nothing.
 
     Parameters
     ----------
@@ -96,12 +91,14 @@ def scatter(offsets: Ids, ids: Ids, factors: Floats, source: Floats, rows: Float
         Added.
     rows : ndarray of float32, shape (rows, dim)
         Changed.
+    row_begin : int
+        Number of the first row.
     """
     source = np.ascontiguousarray(source)
     for begin, width in _blocks(rows.shape[1]):
         _function("scatter", width)(
-            *(_at(rows, begin), _at(ids), _at(offsets), _at(factors)),
-            *(_at(source, begin), _stride(rows), _stride(source), len(source)),
+            *(_at(rows, begin), _at(ids), _at(offsets), _at(factors), _at(source, begin)),
+            *(row_begin, len(rows), _stride(rows), _stride(source), len(source)),
         )
 
 
@@ -137,11 +134,11 @@ def _blocks(columns: int) -> tuple[tuple[int, int], ...]:
 @lru_cache(maxsize=1024)
 def _function(kind: str, width: int) -> Callable[..., None]:
     """Compile a kernel; for pooling and scattering, that of a number of columns."""
-    row = (_COUNT, _COUNT, _COUNT)
+    counts = (_COUNT,) * 5
     kernels: dict[str, tuple[Callable[[], str], tuple[Any, ...]]] = {
-        "pool": (lambda: _bags(width, weighted=False), (*(_POINTER,) * 4, *row, _FLOAT)),
-        "weighted": (lambda: _bags(width, weighted=True), (*(_POINTER,) * 5, *row)),
-        "scatter": (lambda: _scatter(width), (*(_POINTER,) * 5, *row)),
+        "pool": (lambda: _bags(width, weighted=False), (*(_POINTER,) * 4, *counts)),
+        "weighted": (lambda: _bags(width, weighted=True), (*(_POINTER,) * 5, *counts)),
+        "scatter": (lambda: _scatter(width), (*(_POINTER,) * 5, *counts)),
         "descend": (lambda: _DESCEND, (_POINTER, _POINTER, _COUNT, _FLOAT)),
         "bias": (lambda: _bias(relu=False), (_POINTER, _POINTER, _COUNT, _COUNT)),
         "relu": (lambda: _bias(relu=True), (_POINTER, _POINTER, _COUNT, _COUNT)),
@@ -225,32 +222,38 @@ def _each(width: int, line: str) -> str:
 
 
 def _prefetch(width: int, write: bool) -> str:
-    """Ask for the row of the id that is some positions further on, or for that of the last id again."""
+    """Ask for the row of the id that is some positions further on, or for that of the last id again, if it is held."""
     lines = [
         f"  %far = add i64 %n, {AHEAD}",
         "  %near = icmp slt i64 %far, %total",
         "  %next = select i1 %near, i64 %far, i64 %n",
         *_row_of("next", "later"),
+        "  %asked = select i1 %later.held, ptr %later, ptr %mine",
     ]
     for begin in range(0, width, _LINE):
-        lines.append(f"  %ask{begin} = getelementptr float, ptr %later, i64 {begin}")
+        lines.append(f"  %ask{begin} = getelementptr float, ptr %asked, i64 {begin}")
         lines.append(f"  call void @llvm.prefetch.p0(ptr %ask{begin}, i32 {int(write)}, i32 3, i32 1)")
     return "\n".join(lines)
 
 
 def _row_of(position: str, name: str) -> list[str]:
-    """Find the row of the id at a position."""
+    """Find the row of the id at a position, and whether it is held: one comparison, as what is below the first wraps."""
     return [
         f"  %{name}.slot = getelementptr i32, ptr %ids, i64 %{position}",
         f"  %{name}.id = load i32, ptr %{name}.slot",
         f"  %{name}.wide = sext i32 %{name}.id to i64",
-        f"  %{name}.offset = mul i64 %{name}.wide, %row_stride",
+        f"  %{name}.local = sub i64 %{name}.wide, %first_row",
+        f"  %{name}.held = icmp ult i64 %{name}.local, %count",
+        f"  %{name}.offset = mul i64 %{name}.local, %row_stride",
         f"  %{name} = getelementptr float, ptr %rows, i64 %{name}.offset",
     ]
 
 
-def _over_bags(signature: str, before: str, each: str, sums: str, after: str) -> str:
-    """Return a kernel that goes over bags and over the ids of each: %n is the position of an id, %mine the bag's vectors."""
+def _over_bags(signature: str, before: str, prefetch: str, each: str, sums: tuple[str, str], after: str) -> str:
+    """Return a kernel that goes over bags and over the ids of each: %n is the position of an id, %mine the bag's vectors.
+
+    ``each`` is done where the id's row is held, ``sums`` are carried past each id: before it, after it.
+    """
     row = "\n".join(_row_of("n", "row"))
     return f"""
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
@@ -275,10 +278,16 @@ bag:
   %empty = icmp eq i64 %first, %end
   br i1 %empty, label %closed, label %id
 id:
-  %n = phi i64 [%first, %bag], [%n.next, %id]
-{sums}
+  %n = phi i64 [%first, %bag], [%n.next, %passed]
+{sums[0]}
 {row}
+{prefetch}
+  br i1 %row.held, label %use, label %passed
+use:
 {each}
+  br label %passed
+passed:
+{sums[1]}
   %n.next = add i64 %n, 1
   %over = icmp eq i64 %n.next, %end
   br i1 %over, label %closed, label %id
@@ -293,7 +302,7 @@ done:
 """
 
 
-_BAGS = "ptr noalias %bag_rows, i64 %row_stride, i64 %bag_stride, i64 %bags"
+_BAGS = "ptr noalias %bag_rows, i64 %first_row, i64 %count, i64 %row_stride, i64 %bag_stride, i64 %bags"
 
 
 def _bags(width: int, *, weighted: bool) -> str:
@@ -303,13 +312,15 @@ def _bags(width: int, *, weighted: bool) -> str:
     times = _weight(width) + _each(width, "%x.{k} = fmul {kind} %r.{k}, %w.{k}") if weighted else ""
     added = "%x.{k}" if weighted else "%r.{k}"
     return _over_bags(
-        f"{tables}, {given}{_BAGS}" + ("" if weighted else ", float %start"),
-        _splat("zero", "0.0" if weighted else "%start", width),
-        "\n".join([_prefetch(width, False), _load("r", "%row", width), times])
-        + "\n"
-        + _each(width, "%s.{k} = fadd {kind} %a.{k}, " + added),
-        _each(width, "%a.{k} = phi {kind} [%zero.{k}, %bag], [%s.{k}, %id]"),
-        _each(width, "%t.{k} = phi {kind} [%zero.{k}, %bag], [%s.{k}, %id]") + "\n" + _store("t", "%mine", width),
+        f"{tables}, {given}{_BAGS}",
+        _splat("zero", "0.0", width),
+        _prefetch(width, False),
+        "\n".join([_load("r", "%row", width), times, _each(width, "%s.{k} = fadd {kind} %a.{k}, " + added)]),
+        (
+            _each(width, "%a.{k} = phi {kind} [%zero.{k}, %bag], [%u.{k}, %passed]"),
+            _each(width, "%u.{k} = phi {kind} [%a.{k}, %id], [%s.{k}, %use]"),
+        ),
+        _each(width, "%t.{k} = phi {kind} [%zero.{k}, %bag], [%u.{k}, %passed]") + "\n" + _store("t", "%mine", width),
     )
 
 
@@ -322,7 +333,6 @@ def _weight(width: int) -> str:
 def _scatter(width: int) -> str:
     """The bag's vectors stay in registers while they are added to its rows."""
     each = [
-        _prefetch(width, True),
         _weight(width),
         _each(width, "%x.{k} = fmul {kind} %m.{k}, %w.{k}"),
         _load("r", "%row", width),
@@ -330,7 +340,8 @@ def _scatter(width: int) -> str:
         _store("s", "%row", width),
     ]
     tables = "ptr noalias %rows, ptr noalias %ids, ptr noalias %offsets, ptr noalias %weights"
-    return _over_bags(f"{tables}, {_BAGS}", _load("m", "%mine", width), "\n".join(each), "", "")
+    bag = _load("m", "%mine", width)
+    return _over_bags(f"{tables}, {_BAGS}", bag, _prefetch(width, True), "\n".join(each), ("", ""), "")
 
 
 _DESCEND = """

@@ -91,6 +91,27 @@ def test_updates_have_the_bits_of_numpy(dim: int, optimizer: str, weighted: bool
     assert compiled == plain
 
 
+@pytest.mark.parametrize("dim", WIDTHS)
+@pytest.mark.parametrize("cut", [(0, 100), (100, 210), (210, ROWS), (5, 5)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_shards_have_the_bits_of_numpy(dim: int, cut: tuple[int, int], weighted: bool) -> None:
+    """A range of rows pools and updates what it holds, with the same bits; weights of other rows may be infinite."""
+    source, ids, weights, gradient = drawn(dim, True)
+    weights[(ids < cut[0]) | (ids >= cut[1])] = np.inf
+    given = weights if weighted else None
+
+    def trained() -> np.ndarray:
+        held = TableRows(source.table, cut[0], source.rows[slice(*cut)].copy(), source.state)
+        out = np.full((BATCH, dim), np.nan, np.float32)
+        pool(held.rows, cut[0], ids, out, given)
+        update_rows(held, [Read(ids, gradient, given)], 0.3)
+        return np.concatenate([out, held.rows])
+
+    compiled, plain = both(trained)
+    assert compiled == plain
+    assert np.isfinite(np.frombuffer(compiled, np.float32)).all()
+
+
 @pytest.mark.parametrize("activation", ["none", "relu"])
 @pytest.mark.parametrize("width", [1, 5, 64, 200])
 def test_linear_layers_have_the_bits_of_numpy(activation: str, width: int) -> None:
