@@ -53,6 +53,13 @@ DIM_PENALTIES = (
 #: Interpreter and call overhead of one operator.
 DISPATCH_SECONDS = Constant(1.5e-6, "seconds/operator", "measured, docs/costs.md: 1-2 us an operator, the middle taken")
 
+#: Looking at an id to find out whether its row is held.
+ID_SECONDS = Constant(
+    1.3e-9,
+    "seconds/id",
+    "measured, docs/costs.md: a shard that no id of the batch falls on, 41,000 to 205,000 ids, 16 to 64 columns",
+)
+
 #: One-way time of a small message over TCP, sender and receiver together.
 TCP_MESSAGE_SECONDS = Constant(
     13e-6, "seconds/message", "measured, docs/costs.md: TCP loopback, 1 KB, half a round trip"

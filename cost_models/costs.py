@@ -47,10 +47,31 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True)
 class TableCost:
-    """Cost of pooling (forward) and of the sparse update of one feature for one batch and the WHOLE table, on a core."""
+    """Cost of pooling (forward) and of the sparse update of one feature for one batch, on a core.
+
+    Parameters
+    ----------
+    lookup, update : PhaseCost
+        Of the WHOLE table.
+    shard_lookup, shard_update : PhaseCost
+        The part of these that every shard takes, however few rows it holds: it is called, looks at all ids to find its
+        own, and writes the pooled tensor. What is more than this is shared out (``placement.shares.shard_cost``).
+    """
 
     lookup: PhaseCost = PhaseCost()
     update: PhaseCost = PhaseCost()
+    shard_lookup: PhaseCost = PhaseCost()
+    shard_update: PhaseCost = PhaseCost()
+
+    @property
+    def total(self) -> PhaseCost:
+        """Lookup and update of the whole table."""
+        return self.lookup + self.update
+
+    @property
+    def each(self) -> PhaseCost:
+        """What every shard takes of lookup and update."""
+        return self.shard_lookup + self.shard_update
 
 
 @dataclass(frozen=True, slots=True)

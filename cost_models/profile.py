@@ -26,7 +26,7 @@ from problem.model import EmbeddingTable
 FORMAT = "hiertrain-profile"
 FORMAT_VERSION = 1
 SHAPES_TO_FIT = 3  # a fit over fewer shapes says nothing about another
-Phase = Literal["forward", "backward", "update", "lookup"]
+Phase = Literal["forward", "backward", "update", "lookup", "shard_lookup", "shard_update"]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
 
@@ -52,7 +52,8 @@ class Measurement:
     signature : str
         ``Operator.signature`` or :func:`table_signature`.
     phase : str
-        ``forward``, ``backward`` or ``update`` of an operator; ``lookup`` or ``update`` of a table.
+        ``forward``, ``backward`` or ``update`` of an operator; ``lookup`` or ``update`` of a table, and ``shard_lookup`` or
+        ``shard_update`` of a shard of it that no id of the batch falls on.
     batch : int
         Samples.
     seconds : float

@@ -13,7 +13,14 @@ from cost_models.costs import CostTable, OpCost, PhaseCost, TableCost
 from cost_models.features import family, features
 from cost_models.fit import interpolate
 from cost_models.profile import signature
-from cost_models.traffic import batch_bytes_per_sample, lookup_traffic, update_traffic, work_traffic
+from cost_models.traffic import (
+    batch_bytes_per_sample,
+    lookup_traffic,
+    shard_lookup_traffic,
+    shard_update_traffic,
+    update_traffic,
+    work_traffic,
+)
 from problem.errors import BadInput
 from problem.graph import Kind
 from problem.model import EmbeddingTable
@@ -102,6 +109,7 @@ class _Costs:
     batch: int
     estimated: dict[str, None] = field(default_factory=dict)  # names, in order; the set that keeps its order
     extrapolated: dict[str, None] = field(default_factory=dict)
+    shares_only: bool = False
 
     def knows(self, subject: Subject, phase: str) -> bool:
         """Whether a phase was measured or can be estimated."""
@@ -137,6 +145,10 @@ class _Costs:
             found.append(
                 f"batch {self.batch} is outside the profiled ones: extrapolated {', '.join(self.extrapolated)}"
             )
+        if self.shares_only:
+            found.append(
+                "an old profile: shards of a table that is cut are taken to cost their share of it, and no more"
+            )
         if self.profile.zeros:
             found.append(f"{self.profile.zeros} measurements of the profile are zero")
         return tuple(found)
@@ -165,7 +177,19 @@ def _op_cost(costs: _Costs, op: Operator, needs_gradient: bool) -> OpCost:
 
 
 def _table_cost(costs: _Costs, table: EmbeddingTable) -> TableCost:
+    """Cost of a table, and of a shard of it that no id falls on: that is measured by itself, so it may seem to be more."""
+    lookup = PhaseCost(costs.seconds(table, "lookup"), lookup_traffic(table, costs.batch))
+    update = PhaseCost(costs.seconds(table, "update"), update_traffic(table, costs.batch))
+
+    def each(phase: str, whole: PhaseCost, traffic: float) -> PhaseCost:
+        if not costs.knows(table, phase):
+            costs.shares_only = True
+            return PhaseCost()
+        return PhaseCost(min(costs.seconds(table, phase), whole.core_seconds), traffic)
+
     return TableCost(
-        PhaseCost(costs.seconds(table, "lookup"), lookup_traffic(table, costs.batch)),
-        PhaseCost(costs.seconds(table, "update"), update_traffic(table, costs.batch)),
+        lookup,
+        update,
+        each("shard_lookup", lookup, shard_lookup_traffic(table, costs.batch)),
+        each("shard_update", update, shard_update_traffic(table, costs.batch)),
     )

@@ -20,6 +20,7 @@ from cost_models.constants import (
     DISPATCH_SECONDS,
     EXCHANGE_TRAFFIC,
     FUSED_KERNEL_BANDWIDTH,
+    ID_SECONDS,
     RING_MESSAGE_SECONDS,
     RING_RECEIVE_BANDWIDTH,
     RING_SEND_BANDWIDTH,
@@ -28,7 +29,14 @@ from cost_models.constants import (
     TCP_STREAM_BANDWIDTH,
 )
 from cost_models.costs import CostTable, MessageCost, OpCost, PhaseCost, TableCost
-from cost_models.traffic import batch_bytes_per_sample, lookup_traffic, update_traffic, work_traffic
+from cost_models.traffic import (
+    batch_bytes_per_sample,
+    lookup_traffic,
+    shard_lookup_traffic,
+    shard_update_traffic,
+    update_traffic,
+    work_traffic,
+)
 from problem.graph import Kind
 
 if TYPE_CHECKING:
@@ -110,13 +118,22 @@ def _phase_cost(work: Work, batch: int, node: Node) -> PhaseCost:
 
 
 def _table_cost(table: EmbeddingTable, batch: int, node: Node) -> TableCost:
-    """Cost of a table: memory traffic at the bandwidth of a fused kernel; the few additions never bind."""
+    """Cost of a table: memory traffic at the bandwidth of a fused kernel; the few additions never bind.
+
+    A shard without rows in the batch: the slower of its traffic and of looking at the ids, never more than a whole table.
+    """
     seconds_per_byte = dim_penalty(table.dim) / (core_bandwidth(node) * FUSED_KERNEL_BANDWIDTH.value)
 
     def cost(traffic: float) -> PhaseCost:
         return PhaseCost(traffic * seconds_per_byte + DISPATCH_SECONDS.value, traffic)
 
-    return TableCost(cost(lookup_traffic(table, batch)), cost(update_traffic(table, batch)))
+    def each(traffic: float, whole: PhaseCost) -> PhaseCost:
+        seconds = max(cost(traffic).core_seconds, batch * table.mean_ids * ID_SECONDS.value + DISPATCH_SECONDS.value)
+        return PhaseCost(min(seconds, whole.core_seconds), traffic)
+
+    lookup, update = cost(lookup_traffic(table, batch)), cost(update_traffic(table, batch))
+    lookup_each, update_each = shard_lookup_traffic(table, batch), shard_update_traffic(table, batch)
+    return TableCost(lookup, update, each(lookup_each, lookup), each(update_each, update))
 
 
 def _notes(node: Node) -> tuple[str, ...]:

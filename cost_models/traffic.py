@@ -43,6 +43,16 @@ def update_traffic(table: EmbeddingTable, batch: int) -> float:
     return batch * (table.request_elements * ID_BYTES + table.mean_ids * moved)
 
 
+def shard_lookup_traffic(table: EmbeddingTable, batch: int) -> float:
+    """Bytes of :func:`lookup_traffic` that every row shard moves: all ids (and weights) read, the pooled tensor written."""
+    return float(batch * (table.request_elements * ID_BYTES + table.dim * FLOAT_BYTES))
+
+
+def shard_update_traffic(table: EmbeddingTable, batch: int) -> float:
+    """Bytes of :func:`update_traffic` that every row shard moves: all ids (and weights) read."""
+    return float(batch * table.request_elements * ID_BYTES)
+
+
 def batch_bytes_per_sample(model: Model) -> int:
     """Bytes of one sample of the input: dense features, ids of every feature and their weights, label; 4 bytes each."""
     dense = sum(op.output_bytes_per_sample for op in model.graph if op.kind == "dense_input")

@@ -1,14 +1,14 @@
 """Compiled kernels for the loops that NumPy has no primitive for: pooled sums, scattered updates, SGD, bias with ReLU.
 
-The loops (``native_loops``) are written down in LLVM's assembly language and compiled for this CPU, when first used, by ``llvmlite``, an
+The loops (``native_loops``) are in LLVM's assembly language and compiled for this CPU, when first used, by ``llvmlite``, an
 optional package (``pip install hiertrain[fast]``) that needs no compiler. Where it is missing, or the environment variable
 ``HIERTRAIN_NATIVE`` is 0, :func:`available` is False and the callers (``kernels_sparse``, ``kernels_update``,
 ``kernels_dense``) do the same with NumPy and SciPy. Same operations in the same order without contraction to fused
-multiply-adds: the bits are the same too. Knows arrays and loops only. No bounds are checked here.
+multiply-adds: the bits are the same too. Knows arrays and loops only. Bounds are checked for ids alone.
 
 Why it is faster. Pooling keeps up to 128 columns of a bag's sum in vector registers, and asks for the rows of the ids that
-are ``native_loops.AHEAD`` positions further on (``llvm.prefetch``), so that several cache misses are under way at once; ``np.take``
-writes every row to memory before it is added.
+are some positions further on (``llvm.prefetch``), so that several cache misses are under way at once; ``np.take`` writes
+every row to memory before it is added. A shard's own ids are found in the same pass: no array is made of them.
 """
 
 from __future__ import annotations

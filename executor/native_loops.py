@@ -170,7 +170,7 @@ def _weight(width: int) -> str:
 
 
 def scattering(width: int) -> str:
-    """Return the loop that adds the vector of each bag, ``width`` columns, times a factor for each id, to the rows of its ids.
+    """Return the loop that adds the vector of each bag, ``width`` columns, to the rows of its ids, times a factor of each.
 
     The bag's vector stays in registers meanwhile.
     """

@@ -18,11 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.profile import BatchPoint, Measurement, MessagePoint, Profile, signature
-from executor.arrays import Floats
+from cost_models.profile import BatchPoint, Measurement, MessagePoint, Phase, Profile, signature
+from executor.arrays import Floats, Ids
 from executor.clock import Clock, ClockKind
 from executor.data.synthetic import SyntheticStream
+from executor.kernels_rows import Read, update_rows
+from executor.kernels_sparse import pool
 from executor.loopback import Loopback
+from executor.parameters import allocate_rows
 from executor.state import Record
 from executor.supervisor import supervise
 from executor.transport import Array, Channel, Layout, keep_only, shared_array
@@ -96,6 +99,7 @@ def measure_model(
         for step in range(loop.steps):
             loop.run_step(step)
         points += _measurements(loop)
+        points += _shard_measurements(loop)
         rank = _typical(loop, "g0/n0/t0")
         takes.append(BatchPoint(_batch_bytes(loop), rank[NextBatch][0]))
         metrics.append(rank[Metric][0])
@@ -195,6 +199,40 @@ def _measurements(loop: Loopback) -> Iterator[Measurement]:
                     yield from _shared_out(model, ops, batch, typical, spread)
                 case _:
                     pass
+
+
+def _shard_measurements(loop: Loopback) -> Iterator[Measurement]:
+    """What a shard of each table takes that no id of the batch falls on: one without rows, past the end of the table.
+
+    All lookups of a step, then all updates, by the optimizer's own rule; the caches are overwritten before each.
+    """
+    model, plan, clock = loop.plan.model, loop.plan, Clock(ClockKind.CPU, 0.0)
+    held = {table.name: allocate_rows(table, table.rows, table.rows) for table in model.tables}
+    tensors = {table.name: np.zeros((plan.batch, table.dim), np.float32) for table in model.tables}
+    sweep = np.zeros(_SWEEP_BYTES // 4, np.float32)
+
+    def lookup(table: EmbeddingTable, ids: Ids, weights: Floats | None) -> None:
+        pool(held[table.name].rows, table.rows, ids, tensors[table.name], weights, mean=table.pooling == "mean")
+
+    def update(table: EmbeddingTable, ids: Ids, weights: Floats | None) -> None:
+        read = Read(ids, tensors[table.name], weights, table.pooling == "mean")
+        update_rows(held[table.name], [read], model.learning_rate)
+
+    phases: dict[Phase, Callable[[EmbeddingTable, Ids, Floats | None], None]]
+    phases = {"shard_lookup": lookup, "shard_update": update}
+    for phase, action in phases.items():
+        seconds: dict[str, list[float]] = {table.name: [] for table in model.tables}
+        for step in range(loop.steps):
+            batch = loop.pool.take(0, step)
+            sweep += 1.0
+            for table in model.tables:
+                clock.begin()
+                action(table, batch.ids[table.name], batch.weights.get(table.name))
+                clock.lap()
+                seconds[table.name].append(clock.used)
+        for table in model.tables:
+            found = np.array(seconds[table.name][WARMUP_STEPS:])
+            yield Measurement(signature(table), phase, plan.batch, trimmed_mean(found), _spread(found))
 
 
 def _shared_out(model: Model, ops: Sequence[str], batch: int, typical: float, spread: float) -> Iterator[Measurement]:

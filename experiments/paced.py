@@ -83,7 +83,8 @@ def stretched(costs: CostTable, factor: float) -> CostTable:
             for name, op in costs.ops.items()
         },
         tables={
-            name: TableCost(_times(t.lookup, factor), _times(t.update, factor)) for name, t in costs.tables.items()
+            name: TableCost(*(_times(p, factor) for p in (t.lookup, t.update, t.shard_lookup, t.shard_update)))
+            for name, t in costs.tables.items()
         },
         message=type(message)(
             message.send_seconds * factor,

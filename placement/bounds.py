@@ -159,7 +159,7 @@ class Bounds:
     def _served(self, shape: Shape, per_server: float) -> float:
         """Step of a server that does the work of ``per_server`` equal tables, if it is the fastest one."""
         cost = self.costs.tables[self.model.tables[0].name]
-        work = cost.lookup + cost.update
+        work = cost.total
         one = min(
             max(
                 work.core_seconds * self.costs.slowdown(node) / node.cores,

@@ -203,9 +203,8 @@ def _link(model: Model, batch: int, node: Node, shards: list[Shard], costs: Cost
     lookup, update, session = PhaseCost(), PhaseCost(), 0
     reads = [(shard, feature) for shard in shards for feature in model.readers[shard.table]]
     for shard, feature in reads:
-        cost = costs.tables[feature.name]
-        lookup = lookup + shard_cost(cost.lookup, feature, shard)
-        update = update + shard_cost(cost.update, feature, shard)
+        cost = shard_cost(costs.tables[feature.name], feature, shard)
+        lookup, update = lookup + cost.lookup, update + cost.update
         session += shard_in_flight_bytes(feature, batch, shard.width(feature))
     names = tuple(dict.fromkeys(feature.name for _, feature in reads))
     parts = {(feature.name, shard.span(feature)): shard.width(feature) for shard, feature in reads}

@@ -74,7 +74,7 @@ def _cheapest_cuts(state: Sharding, count: int) -> frozenset[str]:
     def charge(table: EmbeddingTable) -> float:
         fastest = state.rates.max(axis=0)
         share = float((state.work(Shard(table.name, 0, 0, table.rows)) / fastest).max())
-        each = float((state.traffic(table.name, 0 if state.widths(table) else table.dim) / fastest).max())
+        each = float((state.each(table.name, 0 if state.widths(table) else table.dim) / fastest).max())
         return each / share if share else float("inf")
 
     free = [table for table in state.model.tables if table.name not in state.rules.ruled]
@@ -156,7 +156,7 @@ def _capacity(
     """(server,) Share of the lookups that each server can take below the level, and rows that its memory holds."""
     strip = Shard(table.name, 0, 0, table.rows, span)
     width = strip.width(table)
-    work, each = state.work(strip), state.traffic(table.name, width)
+    work, each = state.work(strip), state.each(table.name, width)
     spare = level * state.rates - state.load - each
     spare[np.isinf(state.rates)] = np.inf
     limits = np.full_like(spare, np.inf)

@@ -1,7 +1,7 @@
 """Bounds of table sharding: seconds that the busiest server needs at least, however tables are cut and placed.
 
-Work and memory traffic may be spread perfectly; what every shard asks for by itself may not: all ids of its table and,
-unless columns may be cut, the whole pooled tensor. Knows nothing of how shardings are found.
+Work and memory traffic may be spread perfectly; what every shard asks for by itself may not: to take and look at all ids
+of its table and, unless columns may be cut, the whole pooled tensor. Knows nothing of how shardings are found.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def sharding_bound(state: Sharding) -> float:
 
 def _each(state: Sharding, table: EmbeddingTable) -> Floats:
     """(4,) What each shard of a table asks for at least."""
-    return state.traffic(table.name, 0 if _in_strips(state, table) else table.dim)
+    return state.each(table.name, 0 if _in_strips(state, table) else table.dim)
 
 
 def _in_strips(state: Sharding, table: EmbeddingTable) -> bool:

@@ -132,30 +132,36 @@ class Sharding:
     # ---- what a piece asks for
 
     def work(self, shard: Shard) -> Floats:
-        """Return (4,) the lookups and updates that fall on a shard, for all features of its table."""
+        """Return (4,) what shards share out: lookups and updates of a shard's rows, for all features of its table."""
         total = np.zeros(4)
         for feature in self.model.readers[shard.table]:
-            cost = self.costs.tables[feature.name]
-            part = shard_cost(cost.lookup + cost.update, feature, shard)
-            total[:2] += part.core_seconds, part.traffic_bytes
+            cost = shard_cost(self.costs.tables[feature.name], feature, shard)
+            total[0] += cost.total.core_seconds - cost.each.core_seconds
+            total[1] += cost.total.traffic_bytes - cost.each.traffic_bytes
         return total
 
-    def traffic(self, table: str, width: int) -> Floats:
-        """Return (4,) what every shard of some columns asks for: all ids, and pooled rows in its columns both ways."""
+    def each(self, table: str, width: int) -> Floats:
+        """Return (4,) what every shard of some columns asks for, whatever its rows.
+
+        It takes and looks at all ids, and pooled rows in its columns both ways.
+        """
         message, total = self.costs.message, np.zeros(4)
         for feature in self.model.readers[table]:
+            strip = Shard(table, 0, 0, feature.rows, (0, width))
+            own = shard_cost(self.costs.tables[feature.name], feature, strip).each
+            total[:2] += own.core_seconds, own.traffic_bytes
             ids, pooled = ids_bytes(feature, self.batch), pooled_bytes(feature, self.batch, width)
             handled = message.receive_seconds_per_byte * (ids + pooled) + message.send_seconds_per_byte * pooled
             total += (handled, 0.0, ids + pooled, pooled)
         return total
 
     def demand(self, piece: Piece) -> Floats:
-        """Return (4,) what a piece asks for: its share of the work, all ids, its columns of pooled rows and gradient."""
+        """Return (4,) what a piece asks for: its share of the work, and what every shard of its columns asks for."""
         total = np.zeros(4)
         for shard in piece.shards(0):
             if shard not in self._demands:
                 width = shard.width(self.model.table[shard.table])
-                self._demands[shard] = self.work(shard) + self.traffic(shard.table, width)
+                self._demands[shard] = self.work(shard) + self.each(shard.table, width)
             total += self._demands[shard]
         return total
 
@@ -177,12 +183,13 @@ class Sharding:
         return self.sessions * sum(shard_in_flight_bytes(feature, self.batch, width) for feature in features)
 
     def popularity(self, table: EmbeddingTable) -> Mixture:
-        """Return how often which rows of a table are read, features weighed by their core-seconds."""
+        """Return how often which rows of a table are read, features weighed by the core-seconds that are shared out."""
         if table.name not in self._popularity:
             features = self.model.readers[table.name]
-            work = [self.costs.tables[f.name].lookup + self.costs.tables[f.name].update for f in features]
+            costs = [self.costs.tables[feature.name] for feature in features]
             parts = [popularity(feature) for feature in features]
-            self._popularity[table.name] = Mixture(parts, [cost.core_seconds for cost in work])
+            shared = [cost.total.core_seconds - cost.each.core_seconds for cost in costs]
+            self._popularity[table.name] = Mixture(parts, shared)
         return self._popularity[table.name]
 
     def widths(self, table: EmbeddingTable) -> range:

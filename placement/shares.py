@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from cost_models.costs import PhaseCost
+from cost_models.costs import PhaseCost, TableCost
 from cost_models.roofline import dim_penalty
 from placement.plan import Shard, Span
 from problem.model import EmbeddingTable, Model
@@ -27,16 +27,31 @@ def row_share(feature: EmbeddingTable, begin: int, end: int) -> float:
     return float(below(end) - below(begin))
 
 
-def shard_cost(cost: PhaseCost, feature: EmbeddingTable, shard: Shard) -> PhaseCost:
-    """Return what a shard takes of the cost of a feature's lookup or update: its share of lookups times of columns.
+def shard_cost(cost: TableCost, feature: EmbeddingTable, shard: Shard) -> TableCost:
+    """Return what a shard takes of the cost of a feature::
+
+        seconds = each + rows * columns * penalty * (whole - each)        traffic = columns * (each + rows * (whole - each))
+
+    with ``rows`` the share of lookups that fall on its rows and ``columns`` its share of the columns. ``each`` is what every
+    shard takes (``TableCost.shard_lookup``), so that a table in n shards costs n - 1 times ``each`` more than a whole one.
 
     The core-seconds of a narrow strip fall less than its columns (``roofline.dim_penalty``: short rows use the bandwidth
-    badly); a whole table's cost has the penalty of its own dim in it already.
+    badly); a whole table's cost has the penalty of its own dim in it already. Approximation: a strip's ids, 4 bytes beside
+    at least 64 of a row, count in its traffic by its share of the columns.
     """
     width = shard.width(feature)
-    share = row_share(feature, shard.row_begin, shard.row_end) * width / feature.dim
+    rows, columns = row_share(feature, shard.row_begin, shard.row_end), width / feature.dim
     penalty = dim_penalty(width) / dim_penalty(feature.dim)
-    return PhaseCost(cost.core_seconds * share * penalty, cost.traffic_bytes * share)
+
+    def each(part: PhaseCost) -> PhaseCost:
+        return PhaseCost(part.core_seconds, part.traffic_bytes * columns)
+
+    def whole(all_: PhaseCost, part: PhaseCost) -> PhaseCost:
+        seconds, traffic = all_.core_seconds - part.core_seconds, all_.traffic_bytes - part.traffic_bytes
+        return each(part) + PhaseCost(seconds * rows * columns * penalty, traffic * rows * columns)
+
+    lookup, update = whole(cost.lookup, cost.shard_lookup), whole(cost.update, cost.shard_update)
+    return TableCost(lookup, update, each(cost.shard_lookup), each(cost.shard_update))
 
 
 def parts_of(model: Model, shards: Iterable[Shard]) -> dict[str, tuple[Part, ...]]:

@@ -314,19 +314,19 @@ class Lowering:
         return self._work(worker, cost.core_seconds, cost.traffic_bytes)
 
     def _lookup(self, lookup: Lookup) -> PhaseCost:
-        """Cost of pooling: of each shard its share of the feature's."""
+        """Cost of pooling: of each shard what it takes of the feature's (``shares.shard_cost``)."""
         total = PhaseCost()
         for index, output in zip(lookup.shards, lookup.outputs, strict=True):
             feature = self._plan.model.feature[operator_of(self._plan, output)]
-            total = total + shard_cost(self._costs.tables[feature.name].lookup, feature, self._plan.shards[index])
+            total = total + shard_cost(self._costs.tables[feature.name], feature, self._plan.shards[index]).lookup
         return total
 
     def _table_updates(self, shards: tuple[int, ...]) -> PhaseCost:
-        """Cost of updating shards: of each its share of what all features of its table cost."""
+        """Cost of updating shards: of each what it takes of what all features of its table cost."""
         total = PhaseCost()
         for shard in (self._plan.shards[index] for index in shards):
             for feature in self._plan.model.readers[shard.table]:
-                total = total + shard_cost(self._costs.tables[feature.name].update, feature, shard)
+                total = total + shard_cost(self._costs.tables[feature.name], feature, shard).update
         return total
 
     def _exchange(self, size: int) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cost_models.costs import PhaseCost
 from cost_models.features import Subject, family, features
 from cost_models.profile import (
     BatchPoint,
@@ -35,7 +36,7 @@ HERE = node(kind="machine A")
 
 def phases(subject: Subject) -> tuple[str, ...]:
     if isinstance(subject, EmbeddingTable):
-        return ("lookup", "update")
+        return ("lookup", "update", "shard_lookup", "shard_update")
     if subject.kind in {Kind.DENSE_INPUT, Kind.LOOKUP}:
         return ()
     return ("forward", "backward", *(("update",) if subject.parameters else ()))
@@ -104,6 +105,31 @@ def test_profiled_shapes_are_interpolated() -> None:
         assert costs.tables[table.name].lookup.core_seconds == pytest.approx(between)
         assert costs.tables[table.name].update.traffic_bytes > 0
     assert costs.notes == ()
+
+
+def test_what_every_shard_takes_is_no_more_than_the_table() -> None:
+    """Shards without ids cost what was measured for them, at most the whole table; with all ids, pooled rows in traffic."""
+    model, table = small(), small().tables[0]
+    profile = measured(subjects_of(model))
+    cheap = tuple(
+        replace(m, seconds=m.seconds / (4 if m.phase == "shard_lookup" else 0.5)) if m.phase.startswith("shard") else m
+        for m in profile.measurements
+    )
+    cost = profile_costs(replace(profile, measurements=cheap), model, 256, HERE).tables[table.name]
+    assert cost.shard_lookup.core_seconds == pytest.approx(seconds(table, "lookup", 256) / 4)
+    assert cost.shard_update.core_seconds == cost.update.core_seconds
+    assert cost.shard_lookup.traffic_bytes == 256 * 4 * (table.request_elements + table.dim)
+    assert cost.shard_update.traffic_bytes == 256 * 4 * table.request_elements
+
+
+def test_a_profile_without_shards_says_so() -> None:
+    """Where shards without ids were not measured, they are taken to cost nothing, and a note tells."""
+    profile = measured(subjects_of(small()))
+    old = tuple(m for m in profile.measurements if not m.phase.startswith("shard"))
+    costs = profile_costs(replace(profile, measurements=old), small(), 256, HERE)
+    assert {cost.each for cost in costs.tables.values()} == {PhaseCost()}
+    (note,) = costs.notes
+    assert "share" in note
 
 
 def test_profiled_messages_and_batches_keep_their_fits() -> None:

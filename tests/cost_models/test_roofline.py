@@ -8,8 +8,10 @@ from itertools import pairwise
 import pytest
 
 from cost_models import constants
+from cost_models.constants import ID_SECONDS
 from cost_models.roofline import dim_penalty, message_cost, roofline_costs
 from cost_models.traffic import batch_bytes_per_sample, lookup_traffic, update_traffic
+from problem.expand import lookup
 from problem.graph import Graph, Kind, Operator, Work
 from problem.model import EmbeddingTable, Model
 from tests.cost_models.models import dlrm, mixed, node, small
@@ -72,6 +74,21 @@ def test_table_traffic_by_hand() -> None:
     table = EmbeddingTable("t", 100, 8, 3.0, optimizer="adagrad")
     assert lookup_traffic(table, 10) == 10 * (3 * (32 + 4) + 32)
     assert update_traffic(table, 10) == 10 * 3 * (4 + 32 + 2 * (32 + 32))
+
+
+def test_what_every_shard_takes_by_hand() -> None:
+    """3 ids of 8-element rows for 10,000 samples: 44 bytes a sample of ids and pooled rows bind the lookup, looking at the
+    ids the update; with next to no ids a shard takes no more than the table."""
+    table = EmbeddingTable("t", 100, 8, 3.0)
+    model = Model("tables", Graph((lookup(table),)), (table,))
+    cost = roofline_costs(model, 10_000, node()).tables["t"]
+    assert cost.shard_lookup.traffic_bytes == 10_000 * (3 * 4 + 32)
+    assert cost.shard_lookup.core_seconds == pytest.approx(10_000 * 44 * 1.75 / 12e9 + DISPATCH)
+    assert cost.shard_update.traffic_bytes == 10_000 * 3 * 4
+    assert cost.shard_update.core_seconds == pytest.approx(10_000 * 3 * ID_SECONDS.value + DISPATCH)
+    rare = EmbeddingTable("t", 100, 1, 1e-9)
+    cost = roofline_costs(replace(model, tables=(rare,)), 10_000, node()).tables["t"]
+    assert cost.shard_lookup.core_seconds <= cost.lookup.core_seconds
 
 
 def test_half_precision_rows_halve_the_row_traffic() -> None:

@@ -30,7 +30,7 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 def test_every_phase_of_every_operator_and_table_is_measured(model: Model) -> None:
     """Forward of all, backward of those that need a gradient, update of those with parameters, lookup and update of
-    tables; at each batch, in seconds above zero that a cost table takes."""
+    tables and of shards without ids; at each batch, in seconds above zero that a cost table takes."""
     told: list[str] = []
     profile = measure_model(model, BATCHES, steps=3, watch=told.append)
     assert told == [f"{model.name}, batch {batch}" for batch in BATCHES]
@@ -39,13 +39,16 @@ def test_every_phase_of_every_operator_and_table_is_measured(model: Model) -> No
         for op in (op for op in model.graph if op.kind is not Kind.LOOKUP):
             phases = ["forward"] + ["backward"] * model.graph.needs_gradient[op.name] + ["update"] * bool(op.parameters)
             wanted |= {(op.signature, phase, batch) for phase in phases}
-        wanted |= {(signature(table), phase, batch) for table in model.tables for phase in ("lookup", "update")}
+        phases = ["lookup", "update", "shard_lookup", "shard_update"]
+        wanted |= {(signature(table), phase, batch) for table in model.tables for phase in phases}
     assert {(m.signature, m.phase, m.batch) for m in profile.measurements} == wanted
     assert all(m.seconds > 0 for m in profile.measurements)
     assert profile.machine == fingerprint()
     costs = profile_costs(profile, model, 16, this_node())
     assert all(cost.forward.core_seconds > 0 for cost in costs.ops.values())
     assert all(cost.lookup.core_seconds > 0 and cost.update.core_seconds > 0 for cost in costs.tables.values())
+    assert all(0 < cost.shard_lookup.core_seconds <= cost.lookup.core_seconds for cost in costs.tables.values())
+    assert all(0 < cost.shard_update.core_seconds <= cost.update.core_seconds for cost in costs.tables.values())
     assert costs.next_batch_seconds > 0
     assert costs.metric_seconds > 0
 

@@ -100,7 +100,8 @@ def _dlrm(draw: random.Random, ranks: int, size: int, groups: int) -> tuple[Plan
         sync=Sync(gap=4) if groups > 1 else None,
     )
     ops = {op.name: op_cost(draw.uniform(1e-4, 1e-3)) for op in graph if op.kind is not Kind.LOOKUP}
-    table, other = TableCost(PhaseCost(1e-4), PhaseCost(3e-4)), TableCost(PhaseCost(2e-4), PhaseCost(5e-4))
+    table = TableCost(PhaseCost(1e-4), PhaseCost(3e-4), PhaseCost(4e-5), PhaseCost(5e-5))
+    other = TableCost(PhaseCost(2e-4), PhaseCost(5e-4), PhaseCost(6e-5), PhaseCost(7e-5))
     message = MessageCost(1e-5, 1e-8, 2e-5, 3e-8)
     return plan, CostTable(
         BATCH, ops, {"t0": table, "t1": table, "f1": other}, message, 1e-5, 2e-5, 5e-8, 1e-8, "tiny", 1e9
@@ -129,11 +130,13 @@ def _busy(plan: Plan, costs: CostTable, program: Program) -> float:
                 total += costs.message.receive(size)
             case Lookup(shards, outputs):
                 for shard, output in zip(shards, outputs, strict=True):
-                    total += _share(plan.shards[shard]) * costs.tables[output.split("@")[0]].lookup.core_seconds
+                    cost = costs.tables[output.split("@")[0]]
+                    total += _taken(plan.shards[shard], cost.lookup, cost.shard_lookup)
             case Update(shards=shards) if shards:
                 for shard in (plan.shards[i] for i in shards):
                     for feature in ("t1", "f1") if shard.table == "t1" else ("t0",):
-                        total += _share(shard) * costs.tables[feature].update.core_seconds
+                        cost = costs.tables[feature]
+                        total += _taken(shard, cost.update, cost.shard_update)
             case Update(ops):
                 total += sum(costs.ops[op].update.core_seconds for op in ops)
             case AllReduce(bytes=size):
@@ -143,10 +146,14 @@ def _busy(plan: Plan, costs: CostTable, program: Program) -> float:
     return total
 
 
-def _share(shard: Shard) -> float:
-    """Share of the elements of a table of 10 rows and 8 columns (strips below 64 columns all have one penalty)."""
+def _taken(shard: Shard, whole: PhaseCost, each: PhaseCost) -> float:
+    """Seconds of a shard: what each takes, and of the rest its share of the elements of a table of 10 rows and 8 columns.
+
+    (Strips below 64 columns all have one penalty.)
+    """
     begin, end = shard.columns or (0, 8)
-    return (shard.row_end - shard.row_begin) * (end - begin) / 80
+    share = (shard.row_end - shard.row_begin) * (end - begin) / 80
+    return each.core_seconds + share * (whole.core_seconds - each.core_seconds)
 
 
 @pytest.mark.parametrize("seed", range(24))
