@@ -1,0 +1,40 @@
+"""The table of faults: every kind ends, is named, and leaves nothing."""
+
+import os
+import random
+import signal
+
+import pytest
+
+from experiments.bench_faults import KINDS, Fault, _left, _open_files, main, suffer, table
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_of_each_kind_is_named(kind):
+    """One run of each kind ends with the victim's name and nothing left."""
+    found = suffer(kind, random.Random(3))
+    assert found.named
+    assert found.left == 0
+
+
+def test_what_is_left_is_counted(tmp_path):
+    """An open file and a process that runs (this one) count as left behind."""
+    before = _open_files()
+    with (tmp_path / "open").open("w"):
+        assert _left(set(), before) == 1
+    assert _left({os.getpid()}, before) == 1
+
+
+def test_a_fault_waits_for_its_moment():
+    """Nobody is hit before the moment, nor a worker that is not there."""
+    fault = Fault("nobody", signal.SIGKILL, 0.0)
+    fault(1)
+    assert fault.at == 0.0
+
+
+def test_the_table_has_a_row_for_each_kind(monkeypatch, capsys):
+    """Kinds in order, with as many tries as asked for."""
+    monkeypatch.setattr("experiments.bench_faults.KINDS", ("killed",))
+    assert [(kind, len(tries)) for kind, tries in table(1)] == [("killed", 1)]
+    main(["--tries", "1"])
+    assert "killed             1     1     1    0" in capsys.readouterr().out
