@@ -7,7 +7,7 @@ copy of embedding server 0 that serves it; ``g0/n1/shadow`` the node's backgroun
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from problem.cluster import Node
@@ -45,28 +45,41 @@ class Worker:
     program: tuple[Instruction, ...]
 
 
-def workers(job: JobPrograms) -> tuple[Worker, ...]:
-    """Return all workers of a job: sessions in order of group, rank, thread; then shadow workers; then sync servers."""
+def workers(job: JobPrograms, wanted: Callable[[int, int], bool] | None = None) -> tuple[Worker, ...]:
+    """Return the workers of a job: sessions in order of group, rank, thread; then shadow workers; then sync servers.
+
+    Parameters
+    ----------
+    job : JobPrograms
+        What every place does.
+    wanted : callable, optional
+        Of a group and a rank (of a shadow worker: its node's index), whether its workers are wanted; all are if None.
+    """
     found = [
         _session_worker(job, group, session.rank, thread, program)
         for group in range(len(job.plan.groups))
         for session in job.sessions
+        if wanted is None or wanted(group, session.rank)
         for thread in range(job.plan.hogwild)
         for program in session.programs
     ]
-    return (*found, *_sync_workers(job))
+    syncs = (w for w in _sync_workers(job) if wanted is None or w.role == "sync" or wanted(w.group, w.rank))
+    return (*found, *syncs)
 
 
 def _session_worker(job: JobPrograms, group: int, rank: int, thread: int, program: Program) -> Worker:
     place, plan = program.place, job.plan
-    names = {
-        Role.RANK: f"g{group}/n{rank}/t{thread}",
-        Role.NODE: f"g{group}/n{place.index}/serves-n{rank}t{thread}",
-        Role.SERVER: f"ps{place.index}/serves-g{group}n{rank}t{thread}",
-    }
     node = plan.servers[place.index] if place.role is Role.SERVER else plan.groups[group][place.index]
     code = _with_foreground_sync(job, program, rank, thread)
-    return Worker(names[place.role], node, str(place.role), group, rank, thread, place, code)
+    return Worker(_session_name(place, group, rank, thread), node, str(place.role), group, rank, thread, place, code)
+
+
+def _session_name(place: Place, group: int, rank: int, thread: int) -> str:
+    if place.role is Role.RANK:
+        return f"g{group}/n{rank}/t{thread}"
+    if place.role is Role.NODE:
+        return f"g{group}/n{place.index}/serves-n{rank}t{thread}"
+    return f"ps{place.index}/serves-g{group}n{rank}t{thread}"
 
 
 def _with_foreground_sync(job: JobPrograms, program: Program, rank: int, thread: int) -> tuple[Instruction, ...]:

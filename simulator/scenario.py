@@ -147,7 +147,7 @@ def stage(
     )
     share = {node.name: 1.0 / folding.groups for node in plan.sync_servers}
     share |= {node.name: 1.0 / folding.copies for node in plan.servers}
-    found = [worker for worker in workers(without_servers(job) if fanned else job) if _is_simulated(worker, folding)]
+    found = workers(without_servers(job) if fanned else job, lambda group, rank: _is_simulated(group, rank, folding))
     machines = _machines(job, found, engine, sharing, share, FifoResource if fifo else SharedResource, conditions)
     for machine in machines:
         machine.slowness = conditions.node_factor(machine.node.name, plan.seed)
@@ -228,10 +228,9 @@ def _fans(job: JobPrograms, engine: Engine, network: Network, machines: Sequence
     return FanNetwork(engine, network, machines, indices) if isinstance(network, FifoNetwork) else None
 
 
-def _is_simulated(worker: Worker, folding: Folding) -> bool:
-    """Whether a worker is the one that stands for its like."""
-    first_rank = worker.role == "sync" or worker.rank % folding.ranks == 0
-    return first_rank and (folding.groups == 1 or worker.group <= 0)
+def _is_simulated(group: int, rank: int, folding: Folding) -> bool:
+    """Whether the workers of a rank are those that stand for their like."""
+    return rank % folding.ranks == 0 and (folding.groups == 1 or group == 0)
 
 
 def _network(
