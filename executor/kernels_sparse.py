@@ -16,6 +16,7 @@ three give the same bits.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,9 @@ try:
     from scipy.sparse import _sparsetools
 except ImportError:  # private module of SciPy
     _sparsetools = None
+
+#: Places in an array seen as a row, rising.
+Places = npt.NDArray[np.int64]
 
 
 def pool(
@@ -64,11 +68,11 @@ def share_of(ids: Ids) -> Floats:
     return share
 
 
-def _pool(rows: Floats, local: Ids, inside: npt.NDArray[np.bool_] | None, out: Floats, weights: Floats | None) -> None:
+def _pool(rows: Floats, local: Ids, kept: Places | None, out: Floats, weights: Floats | None) -> None:
     """Pool without compiled loops; bags of one length by columns, two to four times as fast as a sparse product."""
-    if inside is not None or weights is not None:
-        kept, (offsets, chosen) = _all_if_none(inside, local), _chosen(local, inside)
-        _add_bags(offsets, chosen, rows, out, None if weights is None else weights[kept])
+    if kept is not None or weights is not None:
+        given = None if weights is None else _taken(weights, kept)
+        _add_bags(_bags(local.shape, kept), _taken(local, kept), rows, out, given)
         return
     np.take(rows, local[:, 0], axis=0, out=out, mode="clip")
     out += np.float32(0.0)  # sums begin at 0, and 0 + -0 is 0
@@ -103,10 +107,9 @@ def coalesce(
     gradient : ndarray of float32, shape (U, dim)
         Their gradients, summed in the order of the batch.
     """
-    local, inside = _local(ids, row_begin, count)
+    local, kept = _local(ids, row_begin, count)
     bits = max(1, ids.size - 1).bit_length()
-    kept = np.arange(ids.size) if inside is None else np.flatnonzero(inside)
-    keys = (local.ravel()[kept].astype(np.int64) << bits) | kept
+    keys = (_taken(local, kept).astype(np.int64) << bits) | (np.arange(ids.size) if kept is None else kept)
     keys.sort()
     sorted_ids = (keys >> bits).astype(np.int32)
     places = keys & ((1 << bits) - 1)
@@ -143,8 +146,8 @@ def scatter_bags(
     if native.available():
         native.scatter(_offsets(*ids.shape), np.ascontiguousarray(ids), factors, source, rows, row_begin)
         return
-    local, inside = _local(ids, row_begin, len(rows))
-    _scatter(*_chosen(local, inside), factors[_all_if_none(inside, local)], source, rows)
+    local, kept = _local(ids, row_begin, len(rows))
+    _scatter(_bags(local.shape, kept), _taken(local, kept), _taken(factors, kept), source, rows)
 
 
 def scatter(touched: Ids, factors: Floats, source: Floats, rows: Floats) -> None:
@@ -152,25 +155,22 @@ def scatter(touched: Ids, factors: Floats, source: Floats, rows: Floats) -> None
     _scatter(_offsets(len(touched), 1), touched, factors, source, rows)
 
 
-def _local(ids: Ids, row_begin: int, count: int) -> tuple[Ids, npt.NDArray[np.bool_] | None]:
-    """Return ids relative to the first row, and which of them are in the range (None: all)."""
+def _local(ids: Ids, row_begin: int, count: int) -> tuple[Ids, Places | None]:
+    """Return ids relative to the first row, (B, L), and the places of those in the range (None: all)."""
     local = ids - np.int32(row_begin) if row_begin else np.ascontiguousarray(ids)
     inside = local.view(np.uint32) < count
-    return local, None if inside.all() else inside
+    return local, None if inside.all() else np.flatnonzero(inside)
 
 
-def _chosen(local: Ids, inside: npt.NDArray[np.bool_] | None) -> tuple[Ids, Ids]:
-    """Return offsets of the bags, (B + 1,), and the ids of all bags in a row, without those outside the range."""
-    if inside is None:
-        return _offsets(*local.shape), local.reshape(-1)
-    offsets = np.zeros(len(local) + 1, np.int32)
-    np.cumsum(inside.sum(axis=1), out=offsets[1:])
-    return offsets, local[inside]
+def _taken(array: npt.NDArray[Any], kept: Places | None) -> npt.NDArray[Any]:
+    """Return what is at some places of an array (B, L), in a row; all of it for None."""
+    return array.reshape(-1) if kept is None else array.reshape(-1).take(kept)
 
 
-def _all_if_none(inside: npt.NDArray[np.bool_] | None, local: Ids) -> npt.NDArray[np.bool_]:
-    """Return which ids are in the range, (B, L)."""
-    return np.ones(local.shape, np.bool_) if inside is None else inside
+def _bags(shape: tuple[int, ...], kept: Places | None) -> Ids:
+    """Return the offsets of bags, (B + 1,), of which some places are kept; all of them for None."""
+    offsets = _offsets(*shape)
+    return offsets if kept is None else np.searchsorted(kept, offsets).astype(np.int32)
 
 
 @lru_cache(maxsize=256)
