@@ -33,23 +33,23 @@ class Instance:
 
     Parameters
     ----------
-    cluster : str
-        Preset with a count.
+    clusters : tuple of str
+        Presets with a count; more than one makes a cluster of unlike machines.
     options : SolveOptions
         What the user would decide.
     nic, memory : float
         Factors on NIC rate and memory of every machine.
     """
 
-    cluster: str
+    clusters: tuple[str, ...]
     options: SolveOptions
     nic: float = 1.0
     memory: float = 1.0
 
     def machines(self) -> Cluster:
         """Return the cluster."""
-        found = load_cluster(self.cluster)
-        return replace(found, nodes=tuple(self._changed(node) for node in found.nodes))
+        found = [node for preset in self.clusters for node in load_cluster(preset).nodes]
+        return Cluster(" + ".join(self.clusters), tuple(map(self._changed, found)))
 
     def _changed(self, node: Node) -> Node:
         rate, memory = self.nic * node.nic_bytes_per_second, int(self.memory * node.memory_bytes)
@@ -57,12 +57,14 @@ class Instance:
 
 
 INSTANCES = {
-    "12 nodes": Instance("fb-1s-18c:32", SolveOptions(group_size=12)),
-    "any group": Instance("fb-1s-18c:32", SolveOptions()),
-    "narrow": Instance("fb-1s-18c:32", SolveOptions(group_size=12), nic=0.02),
-    "narrow, 6 ranks": Instance("fb-1s-18c:32", SolveOptions(group_size=12, ranks=6), nic=0.02),
-    "small batch": Instance("fb-1s-18c:32", SolveOptions(group_size=12, batch=32), nic=0.1),
-    "128 nodes": Instance("fb-1s-18c:128", SolveOptions(group_size=12)),
+    "12 nodes": Instance(("fb-1s-18c:32",), SolveOptions(group_size=12)),
+    "any group": Instance(("fb-1s-18c:32",), SolveOptions()),
+    "narrow": Instance(("fb-1s-18c:32",), SolveOptions(group_size=12), nic=0.02),
+    "narrow, 6 ranks": Instance(("fb-1s-18c:32",), SolveOptions(group_size=12, ranks=6), nic=0.02),
+    "small batch": Instance(("fb-1s-18c:32",), SolveOptions(group_size=12, batch=32), nic=0.1),
+    "128 nodes": Instance(("fb-1s-18c:128",), SolveOptions(group_size=12)),
+    "unlike": Instance(("fb-2s:16", "fb-1s-18c:20"), SolveOptions(group_size=6)),
+    "unlike, narrow, any group": Instance(("fb-2s:8", "fb-1s-18c:8"), SolveOptions(), nic=0.02),
 }
 
 

@@ -77,7 +77,7 @@ class Bounds:
         self.equal_tables = (
             not rules and not model.shared and len({replace(table, name="") for table in model.tables}) == 1
         )
-        self._server_bound: dict[int, float] = {}
+        self._server_bound: dict[tuple[str, ...], float] = {}
         self._proven: dict[object, list[tuple[Pull, float]]] = {}
         self._parts_of: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
         self._pull_costs: dict[object, tuple[float, float]] = {}
@@ -99,7 +99,7 @@ class Bounds:
 
     def quick(self, shape: Shape) -> Shape:
         """Return the shape with its quick bound."""
-        return replace(shape, bound_seconds=max(self._server_seconds(shape), self._group_seconds(shape)))
+        return replace(shape, bound_seconds=max(self.server_seconds(shape), self._group_seconds(shape)))
 
     # ---- equal tables
 
@@ -207,9 +207,16 @@ class Bounds:
         return max(longest.values(), default=0.0) + self.costs.next_batch_seconds + self.costs.metric_seconds
 
     def _group_seconds(self, shape: Shape, cuts: int = 0) -> float:
-        """Lower bound of the step of the first (fastest) group, with some more shards than tables."""
+        """Lower bound of the step of the first group, with some more shards than tables; of unlike groups, the mean step.
+
+        The mean is the harmonic one: rates add up.
+        """
+        if shape.mixed:
+            alone = [replace(shape, groups=(group,), mixed=False) for group in shape.groups]
+            seconds = [self._group_seconds(one, cuts) for one in alone]
+            return len(seconds) / sum(1 / s for s in seconds) if all(seconds) else 0.0
         (total, stay, path), group = self.work, shape.groups[0]
-        own, moved = (0.0, 0.0) if shares_machine(shape) else self._pulls(shape, cuts)
+        own, moved = (0.0, 0.0) if shares_machine(shape) else self.pulls(shape, cuts)
         slow = [self.costs.slowdown(node) for node in group]
         cores = sum(node.cores / s for node, s in zip(group, slow, strict=True))
         bandwidth = sum(node.memory_bandwidth_bytes_per_second for node in group)
@@ -224,8 +231,8 @@ class Bounds:
             path * min(slow) / self.hogwild,
         )
 
-    def _pulls(self, shape: Shape, cuts: int) -> tuple[float, float]:
-        """Core-seconds of a rank's fixed work, and bytes on its NIC if it shares no host with a server."""
+    def pulls(self, shape: Shape, cuts: int) -> tuple[float, float]:
+        """Return the core-seconds of a rank's fixed work, and bytes on its NIC if it shares no host with a server."""
         rank, pull = shape.groups[0][0], self._pull(shape, cuts)
         near = tuple(i for i, server in enumerate(shape.servers[: pull[0]]) if server.host == rank.host)
         if (pull, near) not in self._pull_costs:
@@ -290,22 +297,23 @@ class Bounds:
 
     def raised(self, shape: Shape) -> Shape:
         """Return the shape with its bound raised to what was proven for relaxed problems that are no harder."""
-        known = self._proven.get(_group_kind(shape), ()) if not shares_machine(shape) else ()
+        apart = not shape.mixed and not shares_machine(shape)
+        known = self._proven.get(_group_kind(shape), ()) if apart else ()
         if not known:
             return shape
         pull = self._pull(shape, self.least_cuts(shape))
         proven = [s for least, s in known if all(a <= b for a, b in zip(least, pull, strict=True))]
         return replace(shape, bound_seconds=max([shape.bound_seconds, *proven]))
 
-    def _server_seconds(self, shape: Shape) -> float:
-        """Lower bound of the busiest embedding server's step."""
-        count = len(shape.servers)
-        if count and count not in self._server_bound:
+    def server_seconds(self, shape: Shape) -> float:
+        """Return a lower bound of the busiest embedding server's step."""
+        names = tuple(node.name for node in shape.servers)
+        if names and names not in self._server_bound:
             state = Sharding(
                 self.model, self.batch, shape.servers, self.costs, 1, local=self.local, rules=self.rules, columns=True
             )
-            self._server_bound[count] = sharding_bound(state)
-        return self._server_bound.get(count, 0.0) * len(shape.groups) * shape.ranks
+            self._server_bound[names] = sharding_bound(state)
+        return self._server_bound.get(names, 0.0) * len(shape.groups) * shape.ranks
 
 
 def _unhurried(node: Node) -> Node:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from placement.evaluate import evaluate
-from placement.explain import problem_of
+from placement.explain import problem_of, rate_of
 from placement.plan import DP, Plan, Tag
 from placement.planfile import LoadedPlan
 from placement.replan import moved_bytes
@@ -72,8 +72,8 @@ def difference(old: LoadedPlan, new: LoadedPlan) -> Difference:
         raise BadInput("--against", "model", first.model.name, f"a plan of the same model ({second.model.name})")
     then, now = (evaluate(problem_of(one.plan, one.costs), one.plan.tags) for one in (old, new))
     return Difference(
-        then.samples_per_second,
-        now.samples_per_second,
+        rate_of(first, old.costs),
+        rate_of(second, new.costs),
         then.bottleneck,
         now.bottleneck,
         tuple(change for change in _changes(first, second) if change.before != change.after),

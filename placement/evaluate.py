@@ -95,8 +95,19 @@ class Evaluation:
         return max(self.step_seconds, self.latency_seconds / self.hogwild)
 
     @property
+    def group_seconds(self) -> float:
+        """What a step takes by itself: without waiting for servers that other groups use as well."""
+        own = max((load.seconds for load in self.loads if load.role == "group"), default=0.0)
+        return max(own, self.latency_seconds / self.hogwild)
+
+    @property
+    def shared_loads(self) -> tuple[float, ...]:
+        """Seconds per step of each resource of each server that is no node of the group."""
+        return tuple(seconds for load in self.loads if load.role != "group" for seconds in load.resources)
+
+    @property
     def samples_per_second(self) -> float:
-        """Samples per second of all groups; infinite when nothing costs anything."""
+        """Samples per second of all groups, if all are like this one; infinite when nothing costs anything."""
         return self.samples_per_step / self.seconds if self.seconds else float("inf")
 
     @property

@@ -5,13 +5,14 @@ Returns rows of data; printing is the command line's business. A what-if keeps t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cost_models.costs import CostTable
 from placement.evaluate import RESOURCES, Evaluation, NodeLoad, evaluate
 from placement.group import GroupProblem, server_links
+from placement.outcome import distinct, shared_rate
 from placement.plan import Plan
 from placement.shares import split_features
 from problem.cluster import Node
@@ -44,6 +45,8 @@ class Explanation:
 
     Parameters
     ----------
+    samples_per_second : float
+        Of all groups.
     evaluation : Evaluation
         Of the first group.
     loads : tuple of LoadRow
@@ -56,6 +59,7 @@ class Explanation:
         The curve over group sizes, if the plan file has one.
     """
 
+    samples_per_second: float
     evaluation: Evaluation
     loads: tuple[LoadRow, ...]
     parts: Mapping[str, float]
@@ -65,7 +69,7 @@ class Explanation:
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         return {
-            "samples_per_second": self.evaluation.samples_per_second,
+            "samples_per_second": self.samples_per_second,
             "step_seconds": self.evaluation.step_seconds,
             "latency_seconds": self.evaluation.latency_seconds,
             "bottleneck": self.evaluation.bottleneck,
@@ -103,6 +107,22 @@ def problem_of(plan: Plan, costs: CostTable, group: int = 0) -> GroupProblem:
     )
 
 
+def rate_of(plan: Plan, costs: CostTable) -> float:
+    """Return the samples per second of all groups of a plan, alike or not.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    costs : CostTable
+        Its costs.
+    """
+    first = problem_of(plan, costs)
+    kinds = distinct(tuple(replace(first, nodes=group) for group in plan.groups))
+    values = [evaluate(problem, plan.tags) for problem, _ in kinds]
+    return shared_rate(values, [count for _, count in kinds]) if len(kinds) > 1 else values[0].samples_per_second
+
+
 def explain(plan: Plan, costs: CostTable, result: Mapping[str, Any] | None = None) -> Explanation:
     """Explain a plan.
 
@@ -115,15 +135,17 @@ def explain(plan: Plan, costs: CostTable, result: Mapping[str, Any] | None = Non
     result : Mapping, optional
         The prediction of its plan file, for the curve.
     """
-    now = evaluate(problem_of(plan, costs), plan.tags)
+    now, rate = evaluate(problem_of(plan, costs), plan.tags), rate_of(plan, costs)
     rows = [row for load in now.loads for row in _rows(load, now.seconds)]
+    curve = tuple((result or {}).get("curve", ()))
     busiest = max((load for load in now.loads if load.role == "group"), key=lambda load: load.cores_seconds)
     return Explanation(
+        samples_per_second=rate,
         evaluation=now,
         loads=tuple(sorted(rows, key=lambda row: -row.seconds)),
         parts=busiest.core_seconds,
-        what_if=tuple(_what_ifs(plan, costs, now)),
-        curve=tuple((result or {}).get("curve", ())),
+        what_if=tuple(_what_ifs(plan, costs, rate, curve)),
+        curve=curve,
     )
 
 
@@ -134,8 +156,8 @@ def _rows(load: NodeLoad, step: float) -> list[LoadRow]:
     ]
 
 
-def _what_ifs(plan: Plan, costs: CostTable, now: Evaluation) -> list[WhatIf]:
-    """Twice the NICs, twice the cores, half the latency, twice the threads, twice the servers' cores and NICs."""
+def _what_ifs(plan: Plan, costs: CostTable, rate: float, curve: tuple[Mapping[str, Any], ...]) -> list[WhatIf]:
+    """Twice the NICs, cores, threads, the servers' cores and NICs; half the latency; a node more or less in a group."""
 
     def everywhere(change: Callable[[Node], Node]) -> Plan:
         return replace(
@@ -156,11 +178,25 @@ def _what_ifs(plan: Plan, costs: CostTable, now: Evaluation) -> list[WhatIf]:
     }
     if not plan.synchronous:
         changes["Hogwild threads x2"] = replace(plan, hogwild=2 * plan.hogwild)
-    rows = [_what_if(name, changed, costs, now) for name, changed in changes.items()]
+    rows = [_what_if(name, changed, costs, rate) for name, changed in changes.items()]
+    rows += _other_sizes(plan, rate, curve)
     return sorted(rows, key=lambda row: -row.ratio)
 
 
-def _what_if(name: str, plan: Plan, costs: CostTable, now: Evaluation) -> WhatIf:
-    then = evaluate(problem_of(plan, costs), plan.tags)
-    ratio = now.seconds / then.seconds if then.seconds else 1.0
-    return WhatIf(name, then.samples_per_second, ratio, then.bottleneck)
+def _what_if(name: str, plan: Plan, costs: CostTable, rate: float) -> WhatIf:
+    then = rate_of(plan, costs)
+    return WhatIf(name, then, _ratio(then, rate), evaluate(problem_of(plan, costs), plan.tags).bottleneck)
+
+
+def _other_sizes(plan: Plan, rate: float, curve: tuple[Mapping[str, Any], ...]) -> Iterator[WhatIf]:
+    """Groups of a node less or more, as the search left them: the best plan of that size, or what none exceeds."""
+    for point in curve:
+        size, found = int(point["group_size"]), point["samples_per_second"]
+        then = found or point["samples_per_second_bound"]
+        if abs(size - plan.group_size) == 1 and then and point["status"] != "does not fit":
+            what = "the best plan found for that size" if found else "a bound: no plan of that size was made"
+            yield WhatIf(f"groups of {size}", then, _ratio(then, rate), what)
+
+
+def _ratio(then: float, now: float) -> float:
+    return then / now if 0 < now < float("inf") else 1.0

@@ -5,7 +5,7 @@ Knows solved shapes and those left open with their bounds; never solves anything
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from placement.diagnose import no_fit
@@ -60,17 +60,21 @@ class Outcome:
         Samples per second of the plan.
     gap : float
         Relative gap that is good enough.
+    unlike : list of (Shape, float)
+        Shapes of unlike machines, each with what no way to put its machines together exceeds.
     """
 
     solved: list[Solved]
     waiting: list[tuple[Shape, float]]
     best: float
     gap: float
+    unlike: list[tuple[Shape, float]] = field(default_factory=list)
 
     @property
     def bound(self) -> float:
         """Samples per second that no plan exceeds."""
-        return max([self.best, *(rate for _, rate in self.waiting), *(solved.bound for solved in self.solved)])
+        rates = (rate for _, rate in (*self.waiting, *self.unlike))
+        return max([self.best, *rates, *(solved.bound for solved in self.solved)])
 
     @property
     def curve(self) -> tuple[CurvePoint, ...]:
@@ -82,7 +86,8 @@ class Outcome:
         solved = [s for s in self.solved if s.shape.group_size == size]
         rest = [(shape, rate) for shape, rate in self.waiting if shape.group_size == size]
         fitting = [s for s in solved if s.tags is not None]
-        bound = max([*(s.bound for s in solved), *(rate for _, rate in rest)])
+        others = [rate for shape, rate in self.unlike if shape.group_size == size]
+        bound = max([*(s.bound for s in solved), *(rate for _, rate in rest), *others])
         top = max(fitting, key=lambda s: s.value, default=None)
         groups = len(top.shape.groups if top else (rest[0][0] if rest else solved[0].shape).groups)
         status: PointStatus = "feasible"
@@ -131,14 +136,45 @@ def job_value(
     known : Evaluation
         Of the only group, if all are alike.
     """
-    groups, total = sum(count for _, count in kinds), 0.0
-    for problem, count in kinds:
-        value = known if len(kinds) == 1 else evaluate(problem, tags)
+    values = [known] if len(kinds) == 1 else [evaluate(problem, tags) for problem, _ in kinds]
+    for value in values:
         if value.overflow is not None:
             load = value.overflow
             return None, f"{load.node} needs {load.memory_needed:,.0f} bytes, has {load.memory_had:,.0f}"
-        total += count * value.samples_per_second / groups
-    return total, ""
+    return (known.samples_per_second if len(kinds) == 1 else shared_rate(values, [count for _, count in kinds])), ""
+
+
+def shared_rate(values: Sequence[Evaluation], counts: Sequence[int]) -> float:
+    """Return the samples per second of unlike groups that share servers.
+
+    Groups step at their own pace. Where a server is short, the faster groups share what the slower ones leave of it, in
+    equal steps: the fair share is the largest number of steps per second with which every server keeps up.
+
+    Parameters
+    ----------
+    values : sequence of Evaluation
+        Of each kind of group; a server's load is that of all groups at the pace of this one.
+    counts : sequence of int
+        How many groups there are of each kind.
+    """
+    groups = sum(counts)
+    if not all(value.seconds for value in values):
+        return float("inf")
+    pace = [1 / value.group_seconds if value.group_seconds else float("inf") for value in values]
+    shared = zip(*(value.shared_loads for value in values), strict=True)
+    fair = min((_fair(pace, [c * s / groups for c, s in zip(counts, each, strict=True)]) for each in shared), default=0)
+    steps = [min(own, fair) if fair else own for own in pace]
+    return sum(n * x * value.samples_per_step / groups for n, x, value in zip(counts, steps, values, strict=True))
+
+
+def _fair(pace: Sequence[float], seconds: Sequence[float]) -> float:
+    """Steps per second that none may exceed for a server to keep up: sum of min(pace, fair) x seconds = 1; or infinite."""
+    left, rest = 1.0, sum(seconds)
+    for own, each in sorted(zip(pace, seconds, strict=True)):
+        if own * rest > left:
+            return left / rest
+        left, rest = left - own * each, rest - each
+    return float("inf")
 
 
 def plan_of(best: Solved, model: Model, batch: int, hogwild: int, options: SolveOptions) -> Plan:

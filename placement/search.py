@@ -4,8 +4,8 @@ Best first over shapes (``shapes``): the shape with the highest bound is solved,
 solver proved; the search ends when no shape promises more than the best plan, within the gap. So every shape that was
 not solved is excluded by its bound, and the largest remaining bound is a bound for the job.
 
-Groups of unlike machines share one set of tags: each distinct group proposes its best tags, and those that do most in
-all groups together win.
+On unlike machines a shape is first bounded for every way to put its machines together, then opened into a few of them
+(``compositions``). Unlike groups share one set of tags: each proposes its best, and those that do most in all groups win.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cost_models.sources import CostsFor, cost_source
 from placement.baselines import data_parallel
 from placement.bounds import Bounds, shares_machine
 from placement.candidates import resolve_pins
+from placement.compositions import Compositions
 from placement.errors import ConstraintsConflict, DoesNotFit, PlacementError
 from placement.evaluate import Evaluation, evaluate
 from placement.group import GroupProblem, server_links
@@ -115,6 +116,8 @@ class _Search:
         self.shapes = Shapes(
             model, cluster, self.costs, self.options, self.batch, self.hogwild, self.rules, self.previous
         )
+        self.compositions = Compositions(self.bounds, self.shapes.trainers, self.shapes.hosts)
+        self.unlike: list[tuple[Shape, float]] = []
         self.large = not proves(Contracted(GroupProblem(model, self.costs, (), self.batch, pins=self.options.pins)))
         self.nodes = cluster.nodes
         self.solved: list[Solved] = []
@@ -125,7 +128,8 @@ class _Search:
     def run(self) -> PlacementResult:
         """Solve shapes, best first, until the bound of the next one meets the best plan."""
         self._resume()
-        waiting = sorted((self.bounds.quick(shape) for shape in self.shapes.all()), key=self.bounds.order)
+        waiting = sorted(map(self.compositions.bounded, self.shapes.all()), key=self.bounds.order)
+        self.unlike = [(shape, self.bounds.rate(shape)) for shape in waiting if not shape.composed]
         self._sample(waiting)
         while waiting and not self._done(waiting[0]):
             shape = waiting.pop(0)
@@ -173,6 +177,8 @@ class _Search:
 
     def _look(self, shape: Shape) -> list[Shape]:
         """Sharpen the bound of a shape, or solve it; return the shapes to be looked at instead of it."""
+        if not shape.composed:
+            return self.compositions.of(shape)
         raised = self.bounds.raised(shape)
         if raised.bound_seconds > shape.bound_seconds:
             return [raised]
@@ -224,7 +230,8 @@ class _Search:
         for problem, count in kinds:
             data = Contracted(problem)
             start = self.previous.tags_for(data) if self.previous else None
-            solution = solve_group(data, self._limits(effort), shape.bound_seconds, start)
+            floor = 0.0 if shape.mixed else shape.bound_seconds
+            solution = solve_group(data, self._limits(effort), floor, start)
             if self.previous and solution.tags:
                 solution.tags = self.previous.like(data, solution.tags)
             self.interrupted = self.interrupted or solution.interrupted
@@ -300,10 +307,13 @@ class _Search:
         """Samples per second of all groups, if all were like this one, that no placement of the shape exceeds.
 
         What the solver proved holds for these shards. It holds for all shardings of the shape unless a server binds, or
-        a table was cut that need not be; then the shape's own bound stands.
+        a table was cut that need not be; then the shape's own bound stands. Of unlike groups it says only what is left to
+        gain: what is proven about those is the bound of all ways to put them together.
         """
         if solution.infeasible:
             return 0.0
+        if shape.mixed:
+            return self.bounds.rate(replace(shape, bound_seconds=solution.bound_seconds))
         serves = solution.evaluation is not None and solution.evaluation.busiest.role == "server"
         cut = len(shards) > self.bounds.fewest_shards(shape)
         seconds = self._relaxed(shape) if serves or cut else solution.bound_seconds
@@ -312,7 +322,7 @@ class _Search:
 
     def _disappointing(self, shape: Shape) -> bool:
         """Whether groups like this did less than the best plan, so that their placement, not the servers, seems to bind."""
-        if self.best is None or self.large or shares_machine(shape) or self.bounds.knows(shape):
+        if self.best is None or self.large or shape.mixed or shares_machine(shape) or self.bounds.knows(shape):
             return False
         alike = [solved for solved in self.solved if solved.shape.group_size == shape.group_size]
         return bool(alike) and self.best not in alike
@@ -364,7 +374,9 @@ class _Search:
 
     def _result(self, best: Solved, waiting: list[Shape]) -> PlacementResult:
         gap = max(self.options.gap, PRECISION)
-        outcome = Outcome(self.solved, [(shape, self.bounds.rate(shape)) for shape in waiting], best.value, gap)
+        outcome = Outcome(
+            self.solved, [(shape, self.bounds.rate(shape)) for shape in waiting], best.value, gap, self.unlike
+        )
         bound = outcome.bound
         open_ = (bound - best.value) / bound if 0 < bound < float("inf") else 0.0
         evaluation = evaluate(best.problems[0], best.tags or {})

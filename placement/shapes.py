@@ -106,13 +106,17 @@ class Shape:
     ranks : int
         Ranks per group.
     bound_seconds : float
-        Lower bound of the step of any of its groups.
+        Lower bound of the step of any of its groups; of unlike groups, of the harmonic mean of their steps.
     per_server : float or None
         Equal tables only: tables' work that a server may take, which decides how many of them are cut.
     side : str
         Which other values of ``per_server`` remain to be looked at: ``both``, ``fewer`` or ``more`` cuts.
     refined : bool
         Whether ``bound_seconds`` counts the cuts of tables.
+    composed : bool
+        Whether it stands for these machines; if not, for as many of any kind.
+    mixed : bool
+        Whether its groups are unlike each other.
     """
 
     group_size: int
@@ -124,6 +128,8 @@ class Shape:
     per_server: float | None = None
     side: Side = "both"
     refined: bool = False
+    composed: bool = True
+    mixed: bool = False
 
     @property
     def machines(self) -> int:

@@ -15,7 +15,7 @@ def test_factors_change_every_machine() -> None:
     """NIC rate and memory are multiplied on each of the preset's machines; the rest stays."""
     given, changed = (
         load_cluster("fb-1s-18c:3"),
-        Instance("fb-1s-18c:3", SolveOptions(), nic=0.5, memory=0.25).machines(),
+        Instance(("fb-1s-18c:3",), SolveOptions(), nic=0.5, memory=0.25).machines(),
     )
     for before, after in zip(given.nodes, changed.nodes, strict=True):
         assert after.nic_bytes_per_second == 0.5 * before.nic_bytes_per_second
@@ -26,7 +26,7 @@ def test_factors_change_every_machine() -> None:
 def test_a_row_has_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small model is planned and printed: group size, value, bound and the best heuristic."""
     monkeypatch.setattr(bench_production, "autoctr_model", lambda: autoctr_model(operators=8, branches=4, tables=2))
-    monkeypatch.setitem(INSTANCES, "tiny", Instance("fb-1s-18c:3", SolveOptions(group_size=2)))
+    monkeypatch.setitem(INSTANCES, "tiny", Instance(("fb-1s-18c:3",), SolveOptions(group_size=2)))
     row = dict(zip(HEADER, measure("tiny", 5.0), strict=True))
     assert row["K"] == "2"
     assert float(row["samples/s"].replace(",", "")) <= float(row["bound"].replace(",", ""))

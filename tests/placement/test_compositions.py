@@ -1,0 +1,241 @@
+"""Unlike machines: how they are put together, against every way to do so."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations, product
+
+import pytest
+
+from cost_models.costs import CostTable, PhaseCost, TableCost
+from placement.bounds import Bounds
+from placement.compositions import Compositions, ideal
+from placement.errors import PlacementError
+from placement.evaluate import Evaluation, NodeLoad, evaluate
+from placement.group import GroupProblem, server_links
+from placement.outcome import distinct, job_value, shared_rate
+from placement.plan import DP, Shard
+from placement.search import solve
+from placement.shapes import Shape, Shapes, SolveOptions, sync_of
+from problem.cluster import Cluster, Node
+from problem.graph import Graph, Kind, Operator
+from problem.model import EmbeddingTable, Model
+from tests.instances import GIGA, linear, node, nodes, op_cost
+
+
+def _instance(seed: int) -> tuple[Model, CostTable, tuple[Node, ...], SolveOptions]:
+    """Up to five machines of two or three kinds, up to four operators, perhaps a table; limits of all sorts."""
+    draw = random.Random(seed)
+    graph = [Operator("x", Kind.DENSE_INPUT, (), draw.choice([1, 64]))]
+    tables: tuple[EmbeddingTable, ...] = ()
+    if draw.random() < 0.4:
+        tables = (EmbeddingTable("t", 1000, 8),)
+        graph.append(Operator("t", Kind.LOOKUP, (), 8, table="t"))
+    count = draw.randint(1, 3 if tables else 4)
+    for i in range(count):
+        source = draw.choice(graph).name if i else graph[-1].name
+        graph.append(linear(f"op{i}", source, draw.choice([1, 64, 1024]), draw.choice([0, 1000, 100_000])))
+    used = {name for op in graph for name in op.inputs}
+    graph.append(Operator("loss", Kind.LOSS, tuple(op.name for op in graph if op.name not in used), 1))
+    ops = {op.name: op_cost(10 ** draw.uniform(-5, -2)) for op in graph if op.kind is Kind.LINEAR}
+    ops |= {"x": op_cost(0.0), "loss": op_cost(0.0)}
+    served = {"t": TableCost(PhaseCost(10 ** draw.uniform(-5, -3), 1e3), PhaseCost(1e-5, 1e3))} if tables else {}
+    costs = CostTable(4, ops, served, kind="tiny", flops_per_core_second=1e9)
+    kinds = [
+        {
+            "cores": draw.choice([1, 2, 4, 8]),
+            "memory_bytes": draw.choice([GIGA, GIGA, 1_500_000]),
+            "nic_bytes_per_second": draw.choice([1e7, 1e8, 1e9]),
+        }
+        for _ in range(draw.randint(2, 3))
+    ]
+    machines = tuple(node(f"n{i}", **draw.choice(kinds)) for i in range(draw.randint(3, 5)))
+    options = SolveOptions(
+        batch=4,
+        hogwild=draw.choice([1, 4, 16]),
+        max_replicas=draw.choice([1, 2]),
+        ranks=draw.choice([None, None, 1, 2]),
+        servers=1 if tables else None,
+        sync_servers=1,
+        gap=0.0,
+        time_limit_seconds=30,
+    )
+    return Model("random", Graph(tuple(graph)), tables, batch=4), costs, machines, options
+
+
+def _compositions(model: Model, machines: tuple[Node, ...], options: SolveOptions) -> Iterator[Shape]:
+    """Every way to use machines as servers, sync server and groups; of ways that differ in names only, one."""
+    seen = set()
+    served = 1 if model.tables else 0
+    for count, size in product(range(1, options.max_replicas + 1), range(1, len(machines) + 1)):
+        syncs = 1 if count > 1 else 0
+        used = served + syncs + count * size
+        for order in permutations(machines, used) if used <= len(machines) and (options.ranks or 1) <= size else ():
+            key = tuple(replace(n, name="", host="") for n in order)
+            if (count, size, key) in seen:
+                continue
+            seen.add((count, size, key))
+            rest = order[served + syncs :]
+            groups = tuple(rest[g * size : (g + 1) * size] for g in range(count))
+            ranks = min(size, options.ranks or size)
+            yield Shape(size, groups, order[:served], order[served : served + syncs], ranks)
+
+
+def _exhaustive(model: Model, costs: CostTable, machines: tuple[Node, ...], options: SolveOptions) -> float:
+    """Samples per second of the best of all compositions and tags."""
+    best, placed = 0.0, [op.name for op in model.graph if op.kind is Kind.LINEAR]
+    shards = tuple(Shard(table.name, 0, 0, table.rows) for table in model.tables)
+    for shape in _compositions(model, machines, options):
+        links = server_links(model, 4, shape.servers, shards, costs)
+        count = len(shape.groups)
+        kinds = distinct(
+            tuple(
+                GroupProblem(
+                    model,
+                    costs,
+                    group,
+                    4,
+                    options.hogwild or 1,
+                    shape.ranks,
+                    servers=links,
+                    groups=count,
+                    sync=sync_of(options, count),
+                    sync_servers=shape.sync_servers,
+                )
+                for group in shape.groups
+            )
+        )
+        best = max(best, *(_value(kinds, dict(zip(placed, t, strict=True))) for t in _tags(shape, len(placed))))
+    return best
+
+
+def _tags(shape: Shape, count: int) -> Iterator[tuple]:
+    yield from product((DP, *range(shape.group_size)), repeat=count)
+
+
+def _value(kinds: list, tags: dict) -> float:
+    whole = {"x": DP, "loss": DP} | tags
+    value, _ = job_value(kinds, whole, evaluate(kinds[0][0], whole))
+    return value or 0.0
+
+
+def _compare(seeds: range) -> list[float]:
+    """Values found, each over the best there is; nothing is ever better, and no bound is below."""
+    ratios = []
+    for seed in seeds:
+        model, costs, machines, options = _instance(seed)
+        best = _exhaustive(model, costs, machines, options)
+        try:
+            found = solve(model, Cluster("unlike", machines), lambda batch, machine, costs=costs: costs, options)
+        except PlacementError:
+            assert best == 0.0, seed
+            continue
+        assert found.objective <= best * (1 + 1e-9), seed
+        assert found.bound >= best * (1 - 1e-6), seed
+        ratios.append(found.objective / best)
+    return ratios
+
+
+def test_compositions_are_as_good_as_exhaustive_search() -> None:
+    """On 8 tiny unlike clusters: never better than the best of all compositions and tags, equal on all but one at most."""
+    ratios = _compare(range(8))
+    assert len(ratios) >= 6
+    assert sum(ratio < 1 - 1e-6 for ratio in ratios) <= 1
+    assert min(ratios) > 0.9
+
+
+@pytest.mark.slow
+def test_compositions_are_as_good_as_exhaustive_search_on_many() -> None:
+    """The same on 200: equal on at least 97 of 100."""
+    ratios = _compare(range(200))
+    assert sum(ratio > 1 - 1e-6 for ratio in ratios) >= 0.97 * len(ratios)
+    assert min(ratios) > 0.9
+
+
+def _evaluation(own: float, served: float) -> Evaluation:
+    """A group of one node, 10 samples a step, two groups in all; the server's load is that of both at this pace."""
+    empty = {"core_seconds": {}, "messages": 0.0, "memory_needed": 0.0, "memory_had": 1.0}
+    loads = tuple(
+        NodeLoad(name, role, cores_seconds=seconds, memory_seconds=0.0, tx_seconds=0.0, rx_seconds=0.0, **empty)
+        for name, role, seconds in (("n", "group", own), ("ps", "server", served))
+    )
+    return Evaluation(loads, 0.0, 1, 20)
+
+
+@pytest.mark.parametrize(
+    ("served", "rate"),
+    [
+        (0.1, 10 / 0.5 + 10 / 2),  # 0.05 s each step, 2.5 steps a second: the server is idle most of the time
+        (
+            1.0,
+            10 / 0.6666666666666666 + 10 / 2,
+        ),  # 0.5 s each step: the slow group takes a quarter, the fast one the rest
+        (8.0, 10 / 4),  # 4 s each step: both get half of it
+    ],
+)
+def test_faster_groups_take_what_slower_ones_leave_of_a_server(served: float, rate: float) -> None:
+    """Groups of 0.5 s and 2 s a step: by hand, with a server that is idle, binds the fast group, binds both."""
+    assert shared_rate([_evaluation(0.5, served), _evaluation(2.0, served)], [1, 1]) == pytest.approx(rate)
+
+
+def test_groups_alike_share_a_server_as_one() -> None:
+    """Two groups counted as two kinds are worth what they are worth as one kind."""
+    for served in (0.1, 1.0, 8.0):
+        one = _evaluation(0.5, served)
+        assert shared_rate([one, one], [1, 1]) == pytest.approx(one.samples_per_second)
+
+
+def _compositions_of(machines: tuple[Node, ...], **settings: object) -> tuple[Compositions, list[Shape]]:
+    """A layer of 1 ms on some machines; the ways that are made, and the shapes they are made from."""
+    graph = Graph(
+        (Operator("x", Kind.DENSE_INPUT, (), 1), linear("a", "x", 1, 10), Operator("loss", Kind.LOSS, ("a",), 1))
+    )
+    costs = CostTable(1, {"x": op_cost(0.0), "a": op_cost(1e-3), "loss": op_cost(0.0)}, kind="tiny")
+    model, options = Model("one", graph, batch=1), SolveOptions(sync_servers=1, **settings)
+    shapes = Shapes(model, Cluster("unlike", machines), costs, options, 1, 4)
+    bounds = Bounds(model, costs, 1, 4, {}, local=False)
+    return Compositions(bounds, shapes.trainers, shapes.hosts), shapes.all()
+
+
+def test_like_with_like_and_the_same_mixture_are_both_made() -> None:
+    """Two strong and two weak trainers in two groups: strong with strong, and one of each in both."""
+    machines = (*nodes(2, cores=8, role="trainer"), *(node(f"w{i}", cores=2, role="trainer") for i in range(2)))
+    made, shapes = _compositions_of((*machines, node("s", role="server")), group_size=2)
+    (shape,) = [shape for shape in shapes if len(shape.groups) == 2]
+    cores = {tuple(tuple(n.cores for n in group) for group in way.groups) for way in made.of(shape)}
+    assert {((8, 8), (2, 2)), ((8, 2), (8, 2))} <= cores
+
+
+def test_weak_machines_serve_and_those_with_much_memory_too() -> None:
+    """One weak machine and one with much memory among strong ones: each is the sync server of some way."""
+    machines = (*nodes(4, cores=8), node("weak", cores=1), node("big", cores=8, memory_bytes=64 * GIGA))
+    made, shapes = _compositions_of(machines, group_size=2)
+    (shape,) = [shape for shape in shapes if len(shape.groups) == 2]
+    assert {"weak", "big"} <= {way.sync_servers[0].name for way in made.of(shape)}
+
+
+def test_machines_alike_are_put_together_in_one_way() -> None:
+    """Names make no difference: a cluster of equal machines has nothing to choose."""
+    made, shapes = _compositions_of(nodes(5), group_size=2)
+    assert not made.unlike
+    assert all(len(made.of(shape)) == 1 for shape in shapes)
+    assert all(made.bounded(shape).composed for shape in shapes)
+
+
+def test_ideal_machines_have_the_best_of_each_resource() -> None:
+    """The first two of the ideal machines have no less cores, memory and NIC, in sum and singly, than any two."""
+    machines = (
+        node("a", cores=8),
+        node("b", memory_bytes=9 * GIGA),
+        node("c", nic_bytes_per_second=9e9),
+        node("d", cores=6),
+    )
+    best = ideal(machines, CostTable(1, {}, kind="tiny"))[:2]
+    for what in ("cores", "memory_bytes", "nic_bytes_per_second"):
+        values = [getattr(n, what) for n in best]
+        for pair in permutations(machines, 2):
+            had = [getattr(n, what) for n in pair]
+            assert sum(values) >= sum(had)
+            assert max(values) >= max(had)
