@@ -6,6 +6,7 @@ knows messages and bytes and refuses to know operators, tags or plans.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,11 +39,6 @@ def wire_seconds(sender: Node, receiver: Node, size_bytes: float) -> float:
     return latency_seconds(sender, receiver) + occupancy_seconds(sender, receiver, size_bytes)
 
 
-def all_reduce_messages(ranks: int) -> int:
-    """Messages that each rank sends (and receives): (R - 1) to scatter slices and (R - 1) to gather the sums."""
-    return 2 * (ranks - 1)
-
-
 def all_reduce_bytes(size_bytes: float, ranks: int) -> float:
     """Bytes that each rank sends (and receives): 2 (R - 1) / R of the buffer.
 
@@ -52,23 +48,97 @@ def all_reduce_bytes(size_bytes: float, ranks: int) -> float:
     return 2.0 * (ranks - 1) / ranks * size_bytes
 
 
-def all_reduce_core_seconds(costs: CostTable, size_bytes: float, ranks: int) -> float:
-    """Core-seconds of one rank's thread: its sends and receives, and adding (R - 1) slices of bytes / R."""
-    if ranks == 1 or size_bytes == 0:
-        return 0.0
-    piece = size_bytes / ranks
-    handled = all_reduce_messages(ranks) * (costs.message.send(piece) + costs.message.receive(piece))
-    return handled + costs.sum_seconds_per_byte * (ranks - 1) * piece
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What travels in a message: bytes, and core-seconds to encode and to decode them, at the cost table's speed."""
+
+    bytes: float = 0.0
+    encode_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    def __add__(self, other: Wire) -> Wire:
+        """Both in one message."""
+        return Wire(
+            self.bytes + other.bytes,
+            self.encode_seconds + other.encode_seconds,
+            self.decode_seconds + other.decode_seconds,
+        )
 
 
-def round_forms(message: MessageCost, piece: float, peers: int, occupancy: float, latency: float) -> tuple[float, ...]:
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What a gradient takes of an all-reduce: in each round every rank sends every other one message.
+
+    Parameters
+    ----------
+    rounds : tuple of Wire
+        One message of each round.
+    sent : float
+        Bytes that each rank sends (and receives) in all rounds.
+    adds : float
+        Bytes of float32 that each rank adds.
+    """
+
+    rounds: tuple[Wire, ...]
+    sent: float
+    adds: float
+
+    def __add__(self, other: Reduction) -> Reduction:
+        """Both in one all-reduce, of as many rounds."""
+        rounds = tuple(a + b for a, b in zip(self.rounds, other.rounds, strict=True))
+        return Reduction(rounds, self.sent + other.sent, self.adds + other.adds)
+
+    def messages(self, ranks: int) -> int:
+        """Messages that each rank sends (and receives)."""
+        return len(self.rounds) * (ranks - 1)
+
+    def core_seconds(self, costs: CostTable, ranks: int) -> float:
+        """Core-seconds of one rank's thread without the fixed part of messages: bytes, coding, additions."""
+        coding = sum(wire.encode_seconds + wire.decode_seconds for wire in self.rounds)
+        per_byte = costs.message.send_seconds_per_byte + costs.message.receive_seconds_per_byte
+        return per_byte * self.sent + (ranks - 1) * coding + costs.sum_seconds_per_byte * self.adds
+
+
+def in_slices(size_bytes: float, ranks: int, sent: Wire | None = None) -> Reduction:
+    """Return the all-reduce by slices: each rank adds up one of R slices, and sends the sum to all others.
+
+    Parameters
+    ----------
+    size_bytes : float
+        Float32 bytes of the gradient.
+    ranks : int
+        R.
+    sent : Wire, optional
+        What travels for the whole gradient, if not float32. A sum is encoded once for all messages.
+    """
+    wire = sent or Wire(size_bytes)
+    piece = Wire(wire.bytes / ranks, wire.encode_seconds / ranks, wire.decode_seconds / ranks)
+    back = Wire(piece.bytes, piece.encode_seconds / max(1, ranks - 1), piece.decode_seconds)
+    return Reduction((piece, back), all_reduce_bytes(wire.bytes, ranks), (ranks - 1) / ranks * size_bytes)
+
+
+def at_once(size_bytes: float, ranks: int, sent: Wire) -> Reduction:
+    """Return the all-reduce of one round: each rank sends all it keeps (``sent``), encoded once, to all others."""
+    wire = Wire(sent.bytes, sent.encode_seconds / max(1, ranks - 1), sent.decode_seconds)
+    return Reduction((wire,), (ranks - 1) * sent.bytes, (ranks - 1) * size_bytes)
+
+
+def empty_reduce_seconds(costs: CostTable, messages: int) -> float:
+    """Core-seconds of one rank's thread for the messages of an all-reduce of nothing."""
+    return messages * (costs.message.send(0) + costs.message.receive(0))
+
+
+def round_forms(
+    message: MessageCost, wire: Wire, peers: int, seconds_per_byte: float, latency: float
+) -> tuple[float, ...]:
     """Return the linear forms whose largest is the time of one round of an all-reduce.
 
-    In a round a thread sends a piece of ``piece`` bytes to every peer, then receives one from every peer. Either its
-    sends or the first arrival delay the receives, or the last arrival does: pieces pass the NIC one after another, each
-    after the slower of sending and ``occupancy``. Equal ranks that start together are assumed.
+    In a round a thread sends a message to every peer, then receives one from every peer. Either its sends or the first
+    arrival delay the receives, or the last arrival does: messages pass the NIC one after another, each after the slower of
+    sending and ``seconds_per_byte`` times its bytes. Equal ranks that start together are assumed.
     """
-    send, receive = message.send(piece), message.receive(piece)
+    send, receive = message.send(wire.bytes) + wire.encode_seconds, message.receive(wire.bytes) + wire.decode_seconds
+    occupancy = seconds_per_byte * wire.bytes
     first = send + occupancy + latency
     last = first + receive
     return (
@@ -79,13 +149,9 @@ def round_forms(message: MessageCost, piece: float, peers: int, occupancy: float
     )
 
 
-def all_reduce_seconds(costs: CostTable, size_bytes: float, nodes: tuple[Node, ...], slowdown: float = 1.0) -> float:
-    """Return the duration of an all-reduce over ``nodes`` that have the network to themselves."""
-    ranks = len(nodes)
-    if ranks == 1 or size_bytes == 0:
-        return 0.0
-    piece = size_bytes / ranks
-    occupancy = max(occupancy_seconds(nodes[0], node, piece) for node in nodes[1:])
-    latency = max(latency_seconds(nodes[0], node) for node in nodes[1:])
-    one = max(round_forms(costs.message, piece, ranks - 1, occupancy / slowdown, latency / slowdown))
-    return slowdown * (2 * one + costs.sum_seconds_per_byte * (ranks - 1) * piece)
+def all_reduce_seconds(costs: CostTable, reduction: Reduction, nodes: tuple[Node, ...], slowdown: float = 1.0) -> float:
+    """Return the duration of an all-reduce over two ``nodes`` or more that have the network to themselves."""
+    per_byte = max(occupancy_seconds(nodes[0], node, 1.0) for node in nodes[1:]) / slowdown
+    latency = max(latency_seconds(nodes[0], node) for node in nodes[1:]) / slowdown
+    rounds = (max(round_forms(costs.message, w, len(nodes) - 1, per_byte, latency)) for w in reduction.rounds)
+    return slowdown * (sum(rounds) + costs.sum_seconds_per_byte * reduction.adds)

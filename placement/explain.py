@@ -104,6 +104,7 @@ def problem_of(plan: Plan, costs: CostTable, group: int = 0) -> GroupProblem:
         groups=len(plan.groups),
         sync=plan.sync,
         sync_servers=plan.sync_servers,
+        codecs=plan.codecs,
     )
 
 

@@ -60,7 +60,7 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from cost_models.network import all_reduce_bytes, all_reduce_core_seconds, all_reduce_messages
+from cost_models.network import empty_reduce_seconds
 from placement.latency_model import LatencyModel
 from placement.loads import Tally, fixed_tally, server_seconds
 from placement.net_variables import NetVariables
@@ -211,6 +211,13 @@ class Formulation:
         """Return terms for the parameter bytes of DP items, at ``per_byte`` each."""
         return [(per_byte * work.parameter_bytes, self.dp[i]) for i, work in enumerate(self.data.work)]
 
+    def reduce_terms(self, slow: float = 1.0) -> list[Term]:
+        """Return the core-seconds of a rank's part of the all-reduce, ``slow`` times."""
+        costs, none = self.problem.costs, self.problem.wires.reduction(0, self.ranks)
+        own = [slow * work.reduced.core_seconds(costs, self.ranks) for work in self.data.work]
+        empty = slow * empty_reduce_seconds(costs, none.messages(self.ranks))
+        return [(empty, self.has_dp), *((seconds, self.dp[i]) for i, seconds in enumerate(own))]
+
     def _loads(self) -> None:
         """(9)-(11): each resource of each row takes at most Z."""
         fixed, exchange = fixed_tally(self.problem), self._exchange()
@@ -227,24 +234,17 @@ class Formulation:
 
     def _cores(self, row: Row, fixed: Tally, exchange: Mapping[int, list[Term]]) -> None:
         """(9) Core-seconds over cores."""
-        problem, costs = self.problem, self.problem.costs
+        problem = self.problem
         terms = self.item_terms(row, [work.work.core_seconds for work in self.data.work])
         terms.append((sum(part[row.node] for part in fixed.core.values()), 1))
         for net in self.nets:
             terms += net.core_terms(row)
         if row.rank and self.ranks > 1:
-            one = all_reduce_core_seconds(costs, float(self.ranks), self.ranks)  # pieces of one byte
-            terms += [(self.empty_reduce, self.has_dp), *self.dp_terms((one - self.empty_reduce) / self.ranks)]
+            terms += self.reduce_terms()
         terms += exchange.get(row.node, [])
         speed = problem.slowdown[row.node] / problem.nodes[row.node].cores
         load = self.scaled((seconds * speed, expression) for seconds, expression in terms)
         self.model.add(load <= self.z).with_name(f"(9) cores {row.node}")
-
-    @property
-    def empty_reduce(self) -> float:
-        """Core-seconds of an all-reduce of nothing: its messages."""
-        message = self.problem.costs.message
-        return all_reduce_messages(self.ranks) * (message.send(0) + message.receive(0))
 
     def _bandwidth(self, row: Row, fixed: Tally) -> None:
         """(10) Memory traffic over bandwidth."""
@@ -255,18 +255,15 @@ class Formulation:
 
     def _nics(self, row: Row, fixed: Tally) -> None:
         """(11) Bytes over the rate of the NIC, out and in."""
-        problem, node = self.problem, self.problem.nodes[row.node]
-        rate, inside = (
-            node.nic_bytes_per_second,
-            not any(other.host == node.host for i, other in enumerate(problem.nodes) if i != row.node),
-        )
+        node, others = self.problem.nodes[row.node], enumerate(self.problem.nodes)
+        rate, inside = node.nic_bytes_per_second, not any(o.host == node.host for i, o in others if i != row.node)
         for name, sums in (("tx", fixed.tx), ("rx", fixed.rx)):
             terms: list[Term] = [(sums[row.node] / rate, 1)] if sums[row.node] else []
             if inside:
                 for net in self.nets:
                     terms += [(size / rate, count) for size, count in net.nic_terms(row, name)]
                 if row.rank and self.ranks > 1:
-                    terms += self.dp_terms(all_reduce_bytes(1, self.ranks) / rate)
+                    terms += [(w.reduced.sent / rate, self.dp[i]) for i, w in enumerate(self.data.work)]
             terms += self._exchange_bytes(row, name, inside, rate)
             self.model.add(self.scaled(terms) <= self.z).with_name(f"(11) {name} {row.node}")
 
@@ -279,19 +276,21 @@ class Formulation:
             return {}
         often = 1 / problem.steps_per_exchange
         ends = costs.message.send(0) + costs.message.receive(0)
-        per_byte = costs.message.send(1) + costs.message.receive(1) - ends + costs.exchange_seconds_per_byte
+        there, back = costs.message.send_seconds_per_byte, costs.message.receive_seconds_per_byte
+        back += costs.exchange_seconds_per_byte
+        requests = [there * work.pushed.bytes + work.pushed.encode_seconds for work in self.data.work]
+        each = [seconds + back * work.parameter_bytes for seconds, work in zip(requests, self.data.work, strict=True)]
         found: dict[int, list[Term]] = {}
         for row in self.rows:
-            held = self._exchanged(row)
-            terms = [(often * per_byte * size, expression) for size, expression in held]
+            terms = [(often * seconds, expression) for seconds, expression in self._exchanged(row, each)]
             terms += [(often * ends, talks) for talks in self._talks(row)]
             found[row.node] = terms + self._passed_on(row, often)
         return found
 
-    def _exchanged(self, row: Row) -> list[Term]:
-        """Bytes that a node exchanges: its MP parameters, and on node 0 the DP parameters."""
-        terms: list[Term] = [(w.parameter_bytes, self.is_on(i, row.node)) for i, w in enumerate(self.data.work)]
-        return terms + (self.dp_terms(1.0) if row.node == 0 else [])
+    def _exchanged(self, row: Row, of: Sequence[float]) -> list[Term]:
+        """A quantity of the items that a node exchanges: its MP items, and on node 0 the DP items."""
+        terms: list[Term] = [(of[i], self.is_on(i, row.node)) for i in range(len(of))]
+        return terms + ([(of[i], self.dp[i]) for i in range(len(of))] if row.node == 0 else [])
 
     def _talks(self, row: Row) -> list[Expr]:
         """Whether a node exchanges with each sync server."""
@@ -323,7 +322,8 @@ class Formulation:
             return []
         often = 1 / problem.steps_per_exchange / rate
         abroad = all(server.host != problem.nodes[row.node].host for server in problem.sync_servers)
-        terms = [(often * size, expression) for size, expression in self._exchanged(row)] if abroad else []
+        moved = [often * (w.pushed.bytes if way == "tx" else w.parameter_bytes) for w in self.data.work]
+        terms = self._exchanged(row, moved) if abroad else []
         if inside and row.rank and self.ranks > 1 and (row.node == 0) == (way == "tx"):
             terms += self.dp_terms(often * (self.ranks - 1 if row.node == 0 else 1))
         return terms

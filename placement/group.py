@@ -15,6 +15,7 @@ from cost_models.costs import CostTable, PhaseCost
 from cost_models.memory import ids_bytes, pooled_bytes, shard_in_flight_bytes, tensor_bytes
 from placement.plan import Shard, Sync, Tag
 from placement.shares import shard_cost
+from placement.wires import Wires
 from problem.cluster import Node
 from problem.model import Model
 
@@ -35,6 +36,8 @@ class ServerLink:
         Work of one batch, at the speed of the cost table.
     resident_bytes, session_bytes : int
         Memory of rows and state, and of one session's buffers.
+    widths : tuple of int
+        Columns of each part of the answer; codecs go by parts.
     """
 
     node: Node
@@ -45,6 +48,7 @@ class ServerLink:
     update: PhaseCost
     resident_bytes: int = 0
     session_bytes: int = 0
+    widths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,11 @@ class GroupProblem:
         How groups are kept together; None with one group.
     sync_servers : tuple of Node
         Machines that hold the centre.
+    codecs : Mapping of str to str
+        How messages are compressed, by edge as in a plan.
+    open_codecs : Mapping of str to tuple of str
+        Edges whose codec is open, with what they may take besides float32: the problem is then a relaxation of all the
+        problems with one of these codecs for each (``wires``).
     """
 
     model: Model
@@ -88,6 +97,8 @@ class GroupProblem:
     groups: int = 1
     sync: Sync | None = None
     sync_servers: tuple[Node, ...] = ()
+    codecs: Mapping[str, str] = field(default_factory=dict)
+    open_codecs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -153,6 +164,11 @@ class GroupProblem:
         return {table: tuple(numbers) for table, numbers in found.items()}
 
     @cached_property
+    def wires(self) -> Wires:
+        """What messages take under the codecs."""
+        return Wires(self.model.graph, self.batch, self.codecs, self.open_codecs)
+
+    @cached_property
     def ids_bytes(self) -> int:
         """Bytes of the ids of all features for one batch."""
         return sum(ids_bytes(feature, self.batch) for feature in self.model.feature.values())
@@ -211,4 +227,4 @@ def _link(model: Model, batch: int, node: Node, shards: list[Shard], costs: Cost
     held = sum(shard.bytes(model.table[shard.table]) for shard in shards)
     ids = sum(ids_bytes(model.feature[name], batch) for name in names)
     pooled = sum(pooled_bytes(model.feature[name], batch, width) for (name, _), width in parts.items())
-    return ServerLink(node, names, ids, pooled, lookup, update, held, session)
+    return ServerLink(node, names, ids, pooled, lookup, update, held, session, tuple(parts.values()))

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cost_models.costs import PhaseCost
-from cost_models.network import all_reduce_seconds, latency_seconds, occupancy_seconds, wire_seconds
+from cost_models.network import Wire, all_reduce_seconds, latency_seconds, occupancy_seconds, wire_seconds
 from placement.group import GroupProblem, ServerLink
-from placement.loads import dp_parameter_bytes, exchange_bytes, home, runs_backward, session_classes
+from placement.loads import exchanges_of, home, reduction_of, runs_backward, session_classes
 from placement.plan import DP, Tag
 from problem.graph import Kind, Operator
 
@@ -46,7 +46,7 @@ def _server_hosts(problem: GroupProblem, rank: int) -> tuple[bool, ...]:
 
 def session_seconds(problem: GroupProblem, tags: Mapping[str, Tag], rank: int) -> float:
     """Return the seconds of one step of a rank's session in the steady state: what the slowest clock gains in a step."""
-    session = _Session(problem, tags, rank)
+    session = Session(problem, tags, rank)
     session.step()
     before = [*session.nodes, *session.servers]
     session.step()
@@ -59,7 +59,7 @@ def pull_times(problem: GroupProblem, rank: int) -> tuple[float, dict[str, float
 
     Seconds from the start of a step in an idle system, the messages received, so no step is faster.
     """
-    session = _Session(problem, {op.name: DP for op in problem.model.graph}, rank)
+    session = Session(problem, {op.name: DP for op in problem.model.graph}, rank)
     start = session.begin()
     ready: dict[str, float] = {}
     for table in session.waiting:
@@ -75,19 +75,31 @@ def stall_seconds(problem: GroupProblem, tags: Mapping[str, Tag]) -> float:
         return 0.0
     costs, longest = problem.costs, 0.0
     together = problem.groups if problem.sync.averages else 1  # requests that a server answers at once
-    for node, sizes in enumerate(exchange_bytes(problem, tags)):
+    for node, exchanges in enumerate(exchanges_of(problem, tags)):
         seconds = 0.0
-        for server, size in zip(problem.sync_servers, sizes, strict=True):
-            if size:
-                ends = costs.message.send(size) + costs.message.receive(size) + costs.exchange_seconds_per_byte * size
-                speed = problem.slowdown[node] + together * costs.slowdown(server)
-                seconds += speed * ends + 2 * wire_seconds(problem.nodes[node], server, size)
+        for server, exchange in zip(problem.sync_servers, exchanges, strict=True):
+            if size := exchange.bytes:
+                there, moved = exchange.request, costs.exchange_seconds_per_byte * size
+                mine = costs.message.send(there.bytes) + there.encode_seconds + costs.message.receive(size) + moved
+                its = costs.message.receive(there.bytes) + there.decode_seconds + costs.message.send(size) + moved
+                seconds += problem.slowdown[node] * mine + together * costs.slowdown(server) * its
+                seconds += sum(wire_seconds(problem.nodes[node], server, one) for one in (there.bytes, size))
         longest = max(longest, seconds)
     return longest / problem.steps_per_exchange
 
 
-class _Session:
-    """Clocks of the places of one session."""
+class Session:
+    """Clocks of the places of one session.
+
+    Parameters
+    ----------
+    problem : GroupProblem
+        The group.
+    tags : Mapping of str to Tag
+        Tag of every operator but the LOOKUPs.
+    rank : int
+        Whose session it is.
+    """
 
     def __init__(self, problem: GroupProblem, tags: Mapping[str, Tag], rank: int) -> None:
         self.problem, self.tags, self.rank = problem, tags, rank
@@ -96,9 +108,8 @@ class _Session:
         self.servers = [0.0] * len(problem.servers)
         self.home = {op.name: home(op, tags, rank) for op in self.graph}
         self.users = {op.name: self._users(op) for op in self.graph}
-        self.links = problem.links_of
-        self.bytes_together: dict[str, int] = {}
-        self.dp_bytes = dp_parameter_bytes(problem, tags)
+        self.links, self.wires = problem.links_of, problem.wires
+        self.reduction = reduction_of(problem, tags)
 
     def _users(self, op: Operator) -> dict[int, int]:
         """Consumers by node."""
@@ -136,18 +147,24 @@ class _Session:
     def _spend(self, node: int, seconds: float) -> None:
         self.nodes[node] += seconds * self.problem.slowdown[node]
 
-    def _post(self, channel: str, size: float, source: int, target: int) -> None:
-        """Send a tensor (or a gradient) to another node of the group."""
-        self._spend(source, self.costs.message.send(size))
-        wire = wire_seconds(self.problem.nodes[source], self.problem.nodes[target], size)
-        self.arrived[channel, target] = self.nodes[source] + wire
+    def _sending(self, wire: Wire) -> float:
+        return wire.encode_seconds + self.costs.message.send(wire.bytes)
 
-    def _take(self, channel: str, size: float, node: int) -> None:
+    def _receiving(self, wire: Wire) -> float:
+        return self.costs.message.receive(wire.bytes) + wire.decode_seconds
+
+    def _post(self, channel: str, wire: Wire, source: int, target: int) -> None:
+        """Send a tensor (or a gradient) to another node of the group."""
+        self._spend(source, self._sending(wire))
+        seconds = wire_seconds(self.problem.nodes[source], self.problem.nodes[target], wire.bytes)
+        self.arrived[channel, target] = self.nodes[source] + seconds
+
+    def _take(self, channel: str, wire: Wire, node: int) -> None:
         """Receive a tensor, unless it is there already."""
         arrival = self.arrived.pop((channel, node), None)
         if arrival is not None:
             self.nodes[node] = max(self.nodes[node], arrival)
-            self._spend(node, self.costs.message.receive(size))
+            self._spend(node, self._receiving(wire))
 
     # ---- embedding servers
 
@@ -156,15 +173,15 @@ class _Session:
         me, free = self.problem.nodes[self.rank], 0.0
         for number, link in enumerate(self.problem.servers):
             self._spend(self.rank, self.costs.message.send(link.ids_bytes))
-            self._serve(number, link, self.nodes[self.rank], link.ids_bytes, link.lookup)
-            slow = self.costs.slowdown(link.node)
-            self.servers[number] += slow * self.costs.message.send(link.pooled_bytes)
-            free = max(free, self.servers[number]) + occupancy_seconds(link.node, me, link.pooled_bytes)
+            self._serve(number, link, self.nodes[self.rank], Wire(link.ids_bytes), link.lookup)
+            slow, pooled = self.costs.slowdown(link.node), self.wires.pooled(link)
+            self.servers[number] += slow * self._sending(pooled)
+            free = max(free, self.servers[number]) + occupancy_seconds(link.node, me, pooled.bytes)
             self.pooled[number] = free + latency_seconds(link.node, me)
 
-    def _serve(self, number: int, link: ServerLink, sent: float, size: float, work: PhaseCost) -> None:
-        arrival = sent + wire_seconds(self.problem.nodes[self.rank], link.node, size)
-        seconds = self.costs.message.receive(size) + work.core_seconds
+    def _serve(self, number: int, link: ServerLink, sent: float, wire: Wire, work: PhaseCost) -> None:
+        arrival = sent + wire_seconds(self.problem.nodes[self.rank], link.node, wire.bytes)
+        seconds = self._receiving(wire) + work.core_seconds
         self.servers[number] = max(self.servers[number], arrival) + seconds * self.costs.slowdown(link.node)
 
     def fetch(self, table: str) -> None:
@@ -173,7 +190,7 @@ class _Session:
         for number in self.links.get(table, ()):
             if number in self.pooled:
                 self.nodes[self.rank] = max(self.nodes[self.rank], self.pooled.pop(number))
-                self._spend(self.rank, self.costs.message.receive(self.problem.servers[number].pooled_bytes))
+                self._spend(self.rank, self._receiving(self.wires.pooled(self.problem.servers[number])))
         passes = self.problem.split_tables.get(table, 0.0)
         self._spend(self.rank, passes * self.costs.sum_seconds_per_byte * self.problem.bytes_of(table))
 
@@ -191,8 +208,9 @@ class _Session:
     def _push(self, number: int, link: ServerLink) -> None:
         self.pending[number] -= 1
         if not self.pending[number]:
-            self._spend(self.rank, self.costs.message.send(link.pooled_bytes))
-            self._serve(number, link, self.nodes[self.rank], link.pooled_bytes, link.update)
+            wire = self.wires.push(link)
+            self._spend(self.rank, self._sending(wire))
+            self._serve(number, link, self.nodes[self.rank], wire, link.update)
 
     # ---- operators
 
@@ -201,39 +219,32 @@ class _Session:
         for source in dict.fromkeys(op.inputs):
             if self.graph[source].kind is Kind.LOOKUP:
                 self._bring(source, place)
-            self._take(self._first(source), self._together(source), place)
+            self._take(self._first(source), self.wires.message(source, gradient=False), place)
         self._spend(place, self.costs.ops[op.name].forward.core_seconds)
         for target in self.users[op.name]:
             if target != place:
-                self._post(op.name, self.problem.bytes_of(op.name), place, target)
+                self._post(op.name, self.wires.message(op.name, gradient=False), place, target)
 
     def _first(self, name: str) -> str:
         """Name that stands for all tensors that travel in one message."""
-        return self.graph.message_of(name)[0]
-
-    def _together(self, name: str) -> int:
-        """Bytes of that message."""
-        first = self._first(name)
-        if first not in self.bytes_together:  # asked for every tensor of the message: thousands of tables
-            self.bytes_together[first] = sum(self.problem.bytes_of(other) for other in self.graph.message_of(name))
-        return self.bytes_together[first]
+        return self.wires.bundle(name)[0]
 
     def _bring(self, table: str, place: int) -> None:
         """Fetch pooled rows on the rank, and send them on, with those that travel together, to another node once."""
-        for name in self.graph.message_of(table) if place != self.rank else (table,):
+        for name in self.wires.bundle(table) if place != self.rank else (table,):
             if name not in self.fetched:
                 self.fetch(name)
         first = self._first(table)
         if place != self.rank and (first, place) not in self.parts:
             self.parts[first, place] = 0
-            self._post(first, self._together(table), self.rank, place)
+            self._post(first, self.wires.message(table, gradient=False), self.rank, place)
 
     def _complete(self, name: str) -> None:
         """At a tensor's home: receive the gradients from other nodes, and add everything up."""
         at = self.home[name]
         remote = [node for node in self.users[name] if node != at]
         for node in remote:
-            self._take(f"d.{self._first(name)}@{node}", self._together(name), at)
+            self._take(f"d.{self._first(name)}@{node}", self.wires.message(name, gradient=True), at)
         groups = len(self.users[name])
         if groups > 1:
             self._spend(at, (groups - 1) * self.costs.sum_seconds_per_byte * self.problem.bytes_of(name))
@@ -257,13 +268,15 @@ class _Session:
         self._spend(place, (all_parts - 1) * self.costs.sum_seconds_per_byte * self.problem.bytes_of(source))
         first = self._first(source)
         done = self.parts[f"done {first}", place] = self.parts.get((f"done {first}", place), 0) + 1
-        if place != self.home[source] and done == len(self.graph.message_of(source)):
-            self._post(f"d.{first}@{place}", self._together(source), place, self.home[source])
+        if place != self.home[source] and done == len(self.wires.bundle(source)):
+            self._post(f"d.{first}@{place}", self.wires.message(source, gradient=True), place, self.home[source])
 
     def _update(self) -> None:
         problem, ranks = self.problem, self.problem.nodes[: self.problem.ranks]
         others = (ranks[self.rank], *(node for i, node in enumerate(ranks) if i != self.rank))
-        self.nodes[self.rank] += all_reduce_seconds(self.costs, self.dp_bytes, others, problem.slowdown[self.rank])
+        if self.reduction is not None:
+            slow = problem.slowdown[self.rank]
+            self.nodes[self.rank] += all_reduce_seconds(self.costs, self.reduction, others, slow)
         for op in self.graph:
             if op.parameters and op.kind is not Kind.LOOKUP:
                 at = self.rank if self.tags[op.name] == DP else int(self.tags[op.name])

@@ -13,15 +13,15 @@ are bounded by the item's first input and last output only.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from cost_models.costs import MessageCost
-from cost_models.network import all_reduce_core_seconds, latency_seconds, occupancy_seconds, round_forms
+from cost_models.network import Reduction, Wire, latency_seconds, occupancy_seconds, round_forms
 from placement.latency import pull_times
 from placement.loads import fixed_tally, runs_backward
+from placement.quick_loads import message_seconds
 from problem.graph import Kind
 
 if TYPE_CHECKING:
@@ -71,11 +71,11 @@ class LeastMessage:
     latency_seconds: float
     wire_seconds_per_byte: float
 
-    def seconds(self, sizes: list[int]) -> float:
+    def seconds(self, wires: list[Wire]) -> float:
         """Seconds from the first send to the last receive of messages that one thread sends to another, one by one."""
-        sends = [self.slowdown * self.cost.send(size) for size in sizes]
-        receives = [self.slowdown * self.cost.receive(size) for size in sizes]
-        wire = self.latency_seconds + self.wire_seconds_per_byte * min(sizes)
+        sends = [self.slowdown * (self.cost.send(one.bytes) + one.encode_seconds) for one in wires]
+        receives = [self.slowdown * (self.cost.receive(one.bytes) + one.decode_seconds) for one in wires]
+        wire = self.latency_seconds + self.wire_seconds_per_byte * min(one.bytes for one in wires)
         return wire + max(sum(sends) + min(receives), min(sends) + sum(receives))
 
 
@@ -137,12 +137,13 @@ class _SessionModel:
             self.cut[key] = self.cut[target, source] = cut
         return self.cut[key]
 
-    def _message(self, names: list[str], source: str, target: str) -> Expr:
-        """Time of the messages of some tensors between two operators, 0 if they are at one place."""
-        sizes = Counter[tuple[str, ...]]()  # what travels together is one message
+    def _message(self, names: list[str], source: str, target: str, *, gradient: bool = False) -> Expr:
+        """Time of the messages of some tensors (or gradients) between two operators, 0 if they are at one place."""
+        wires, found = self.problem.wires, dict[tuple[str, ...], Wire]()  # what travels together is one message
         for name in names:
-            sizes[self.graph.message_of(name)] += self.problem.bytes_of(name)
-        units = self.form.units(self.parent.message.seconds(list(sizes.values())))
+            key = wires.bundle(name)
+            found[key] = found.get(key, Wire()) + wires.tensor(name, gradient=gradient)
+        units = self.form.units(self.parent.message.seconds(list(found.values())))
         return units * self._is_cut(source, target) if units else 0
 
     def _duration(self, name: str, seconds: float) -> Expr:
@@ -181,7 +182,8 @@ class _SessionModel:
         self.model.add(done >= self.forward[op.name] + cost)
         for consumer in self.graph.consumers[op.name]:
             if consumer in self.backward:
-                self.model.add(done >= self.backward[consumer] + cost + self._message([op.name], op.name, consumer))
+                back = self._message([op.name], op.name, consumer, gradient=True)
+                self.model.add(done >= self.backward[consumer] + cost + back)
 
     def _in_turn(self, first: Operator, second: Operator) -> None:
         """Two operators on one place run one after the other, backward the other way round."""
@@ -227,7 +229,7 @@ class _SessionModel:
         for op in self.parent.operators:
             tables = [source for source in dict.fromkeys(op.inputs) if source in self.ready]
             if tables and op.name in self.backward:
-                back = self._message(tables, tables[0], op.name)
+                back = self._message(tables, tables[0], op.name, gradient=True)
                 self.model.add(self.end >= self.backward[op.name] + back + tail)
         self.model.add(self.end >= self._busy())
 
@@ -258,7 +260,7 @@ class _SessionModel:
 
     def _reduce_time(self) -> Expr:
         """Duration of the all-reduce: at least each of its linear forms."""
-        form, ranks, message = self.form, self.problem.ranks, self.problem.costs.message
+        form, problem, ranks, message = self.form, self.problem, self.problem.ranks, self.problem.costs.message
         if ranks == 1:
             return 0
         nodes = self.problem.nodes[:ranks]
@@ -266,16 +268,19 @@ class _SessionModel:
         others = [node for i, node in enumerate(nodes) if i != self.row.node]
         latency = max(latency_seconds(me, node) for node in others) / slow
         per_byte = max(occupancy_seconds(me, node, 1.0) for node in others) / slow
-        adds = self.problem.costs.sum_seconds_per_byte * (ranks - 1) / ranks
         time = self.model.new_int_var(0, self.horizon, f"all_reduce[{self.row.node}]")
-        empty, single = (
-            round_forms(message, 0.0, ranks - 1, 0.0, latency),
-            round_forms(message, 1.0, ranks - 1, per_byte, latency),
-        )
-        for fixed, one in zip(empty, single, strict=True):
-            slope = 2 * (one - fixed) / ranks + adds
-            load = form.scaled([(slow * 2 * fixed, form.has_dp), *form.dp_terms(slow * slope)])
-            self.model.add(time >= load)
+        free = MessageCost(0.0, message.send_seconds_per_byte, 0.0, message.receive_seconds_per_byte)
+
+        def forms(cost: MessageCost, reduction: Reduction, latency: float) -> list[float]:
+            rounds = [round_forms(cost, wire, ranks - 1, per_byte, latency) for wire in reduction.rounds]
+            adds = self.problem.costs.sum_seconds_per_byte * reduction.adds
+            return [sum(form) + adds for form in zip(*rounds, strict=True)]
+
+        fixed = forms(message, problem.wires.reduction(0, ranks), latency)
+        each = [forms(free, work.reduced, 0.0) for work in form.data.work]
+        for number, empty in enumerate(fixed):
+            terms = [(slow * own[number], form.dp[i]) for i, own in enumerate(each)]
+            self.model.add(time >= form.scaled([(slow * empty, form.has_dp), *terms]))
         return time
 
     def _busy(self) -> Expr:
@@ -288,14 +293,11 @@ class _SessionModel:
         for net in form.nets:
             if net.cuttable:
                 sent, received = net.session_messages(self.row)
-                size, count = net.net.bytes, net.net.messages
-                send, receive = (
-                    count * cost(size / count) for cost in (problem.costs.message.send, problem.costs.message.receive)
-                )
-                total += form.units(slow * (send + net.net.gradient * receive)) * sent
-                total += form.units(slow * (receive + net.net.gradient * send)) * received
+                back, count = net.net.gradient, net.net.messages
+                send, take = message_seconds(problem.costs.message, count, net.net.there)
+                send_back, take_back = message_seconds(problem.costs.message, count, net.net.back)
+                total += form.units(slow * (send + back * take_back)) * sent
+                total += form.units(slow * (take + back * send_back)) * received
         if problem.ranks > 1:
-            one = all_reduce_core_seconds(problem.costs, float(problem.ranks), problem.ranks)
-            total += form.scaled(form.dp_terms(slow * (one - form.empty_reduce) / problem.ranks))
-            total += form.scaled([(slow * form.empty_reduce, form.has_dp)])
+            total += form.scaled(form.reduce_terms(slow))
         return total

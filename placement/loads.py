@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cost_models.costs import PhaseCost
-from cost_models.memory import in_flight_bytes, resident_bytes
-from cost_models.network import all_reduce_bytes, all_reduce_core_seconds, all_reduce_messages, on_one_host
+from cost_models.memory import in_flight_bytes, parameter_bytes, resident_bytes
+from cost_models.network import Reduction, Wire, empty_reduce_seconds, on_one_host
 from placement.group import GroupProblem, ServerLink
 from placement.plan import DP, Tag
 from problem.graph import FLOAT_BYTES, Kind, Operator
@@ -39,16 +39,16 @@ class Tally:
         self.core[part][at] += times * cost.core_seconds
         self.traffic[at] += times * cost.traffic_bytes
 
-    def message(self, source: int, target: int, size: float, part: str = "message", times: float = 1.0) -> None:
+    def message(self, source: int, target: int, wire: Wire, part: str = "message", times: float = 1.0) -> None:
         """Book messages: core-seconds at both ends, bytes on both NICs unless the hosts are one."""
         machines, cost = self.problem.machines, self.problem.costs.message
-        self.core[part][source] += times * cost.send(size)
-        self.core[part][target] += times * cost.receive(size)
+        self.core[part][source] += times * (cost.send(wire.bytes) + wire.encode_seconds)
+        self.core[part][target] += times * (cost.receive(wire.bytes) + wire.decode_seconds)
         self.messages[source] += times
         self.messages[target] += times
         if not on_one_host(machines[source], machines[target]):
-            self.tx[source] += times * size
-            self.rx[target] += times * size
+            self.tx[source] += times * wire.bytes
+            self.rx[target] += times * wire.bytes
 
     def spread(self, source: int, targets: list[int], times: float) -> None:
         """Give ``targets`` and ``source`` an equal share of what ``source`` collected for ``times`` of them."""
@@ -171,20 +171,19 @@ def _add_tensor(total: Tally, tags: Mapping[str, Tag], op: Operator, rank: int, 
     """
     problem, graph, size = total.problem, total.problem.model.graph, total.problem.bytes_of(op.name)
     source, gradient = home(op, tags, rank), graph.needs_gradient[op.name]
-    together = graph.message_of(op.name)
-    sent = sum(problem.bytes_of(name) for name in together) if op.name == together[0] else 0
+    first = problem.wires.bundle(op.name)[0] == op.name and problem.wires.message(op.name, gradient=False).bytes
     users: dict[int, int] = {source: 0}
     for consumer in graph.consumers[op.name]:
         place = home(graph[consumer], tags, rank)
         users[place] = users.get(place, 0) + 1
     for place, count in users.items():
         if place != source:
-            if sent:
-                total.message(source, place, sent, times=times)
+            if first:
+                total.message(source, place, problem.wires.message(op.name, gradient=False), times=times)
             total.memory[place] += times * problem.hogwild * size
             if gradient:
-                if sent:
-                    total.message(place, source, sent, times=times)
+                if first:
+                    total.message(place, source, problem.wires.message(op.name, gradient=True), times=times)
                 total.memory[source] += times * problem.hogwild * size
         if gradient:
             local = count - 1 if place != source else max(0, count + len(users) - 2)
@@ -195,12 +194,12 @@ def _add_tensor(total: Tally, tags: Mapping[str, Tag], op: Operator, rank: int, 
 def _add_pull(total: Tally, link: ServerLink, rank: int, times: int) -> None:
     """Book one session's traffic with an embedding server, and the memory of what the rank receives."""
     problem, server = total.problem, total.index[link.node.name]
-    for source, target, size in (
-        (rank, server, link.ids_bytes),
-        (server, rank, link.pooled_bytes),
-        (rank, server, link.pooled_bytes),
+    for source, target, wire in (
+        (rank, server, Wire(link.ids_bytes)),
+        (server, rank, problem.wires.pooled(link)),
+        (rank, server, problem.wires.push(link)),
     ):
-        total.message(source, target, size, "embedding", times)
+        total.message(source, target, wire, "embedding", times)
     total.memory[rank] += times * problem.hogwild * link.pooled_bytes
 
 
@@ -217,16 +216,27 @@ def dp_parameter_bytes(problem: GroupProblem, tags: Mapping[str, Tag]) -> int:
     return sum(op.parameters for op in problem.model.graph if tags.get(op.name) == DP) * FLOAT_BYTES
 
 
+def reduction_of(problem: GroupProblem, tags: Mapping[str, Tag]) -> Reduction | None:
+    """Return the all-reduce of the DP operators; None with one rank or without parameters."""
+    held = [op for op in problem.model.graph if op.parameters and tags.get(op.name) == DP]
+    if problem.ranks == 1 or not held:
+        return None
+    none = problem.wires.reduction(0, problem.ranks)
+    return sum((problem.wires.reduced(op, problem.ranks) for op in held), none)
+
+
 def _add_all_reduce(total: Tally, tags: Mapping[str, Tag]) -> None:
     problem, ranks, size = total.problem, total.problem.ranks, dp_parameter_bytes(total.problem, tags)
-    if ranks == 1 or not size:
+    reduction = reduction_of(problem, tags)
+    if reduction is None:
         return
-    busy, count = all_reduce_core_seconds(problem.costs, size, ranks), all_reduce_messages(ranks)
+    count = reduction.messages(ranks)
+    busy = empty_reduce_seconds(problem.costs, count) + reduction.core_seconds(problem.costs, ranks)
     hosts = [node.host for node in problem.nodes[:ranks]]
     for rank in range(ranks):
         total.core["allreduce"][rank] += busy
         total.messages[rank] += 2 * count
-        abroad = all_reduce_bytes(size, ranks) * (ranks - hosts.count(hosts[rank])) / (ranks - 1)
+        abroad = reduction.sent * (ranks - hosts.count(hosts[rank])) / (ranks - 1)
         total.tx[rank] += abroad
         total.rx[rank] += abroad
         total.memory[rank] += problem.hogwild * size
@@ -258,25 +268,25 @@ def _add_sync(total: Tally, tags: Mapping[str, Tag]) -> None:
     if problem.groups == 1 or problem.sync is None:
         return
     often = 1.0 / problem.steps_per_exchange
-    for node, sizes in enumerate(exchange_bytes(problem, tags)):
-        for server, size in enumerate(sizes):
-            if size:
-                _add_exchange(total, node, total.index[problem.sync_servers[server].name], size, often)
+    for node, exchanges in enumerate(exchanges_of(problem, tags)):
+        for server, exchange in enumerate(exchanges):
+            if exchange.bytes:
+                _add_exchange(total, node, total.index[problem.sync_servers[server].name], exchange, often)
     forward = dp_parameter_bytes(problem, tags)
     for rank in range(1, problem.ranks if forward else 1):
-        total.message(0, rank, forward, "sync", often)
+        total.message(0, rank, Wire(forward), "sync", often)
         total.core["sync"][rank] += often * problem.costs.sum_seconds_per_byte * forward
     for op, server in problem.sync_server_of.items():
         at = total.index[problem.sync_servers[server].name]
         total.memory[at] += problem.model.graph[op].parameters * FLOAT_BYTES
 
 
-def _add_exchange(total: Tally, node: int, server: int, size: float, often: float) -> None:
+def _add_exchange(total: Tally, node: int, server: int, exchange: Exchange, often: float) -> None:
     """Book one node's exchange with one sync server; the server answers the same node of every group."""
-    problem, moved = total.problem, total.problem.costs.exchange_seconds_per_byte * size
+    problem, moved = total.problem, total.problem.costs.exchange_seconds_per_byte * exchange.bytes
     alone = Tally(problem)
-    alone.message(node, server, size, "sync", often)
-    alone.message(server, node, size, "sync", often)
+    alone.message(node, server, exchange.request, "sync", often)
+    alone.message(server, node, Wire(exchange.bytes), "sync", often)
     for at, times in ((node, 1), (server, problem.groups)):
         total.core["sync"][at] += times * (alone.core["sync"][at] + often * moved)
         total.tx[at] += times * alone.tx[at]
@@ -284,10 +294,19 @@ def _add_exchange(total: Tally, node: int, server: int, size: float, often: floa
         total.messages[at] += times * alone.messages[at]
 
 
-def exchange_bytes(problem: GroupProblem, tags: Mapping[str, Tag]) -> list[list[int]]:
-    """Return the parameter bytes that each node exchanges with each sync server; node 0 stands for the DP operators."""
-    sizes = [[0] * len(problem.sync_servers) for _ in problem.nodes]
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What a node exchanges with a sync server: the request, and the bytes of its parameters, which come back."""
+
+    request: Wire
+    bytes: int
+
+
+def exchanges_of(problem: GroupProblem, tags: Mapping[str, Tag]) -> list[list[Exchange]]:
+    """Return what each node exchanges with each sync server; node 0 stands for the DP operators."""
+    found = [[Exchange(Wire(), 0) for _ in problem.sync_servers] for _ in problem.nodes]
     for name, server in problem.sync_server_of.items():
-        tag = tags[name]
-        sizes[0 if tag == DP else int(tag)][server] += problem.model.graph[name].parameters * FLOAT_BYTES
-    return sizes
+        op, tag = problem.model.graph[name], tags[name]
+        at = found[0 if tag == DP else int(tag)]
+        at[server] = Exchange(at[server].request + problem.wires.pushed(op), at[server].bytes + parameter_bytes(op))
+    return found

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ortools.sat.python import cp_model
 
 from placement.nets import RANK, Net
+from placement.quick_loads import message_seconds
 
 if TYPE_CHECKING:
     from placement.formulation import Formulation, Row
@@ -206,24 +207,29 @@ class NetVariables:
     def core_terms(self, row: Row) -> list[Term]:
         """Core-seconds of messages and additions on a node."""
         net, costs = self.net, self.form.problem.costs
-        send = net.messages * costs.message.send(net.bytes / net.messages)
-        receive = net.messages * costs.message.receive(net.bytes / net.messages)
+        send, take = message_seconds(costs.message, net.messages, net.there)
+        send_back, take_back = message_seconds(costs.message, net.messages, net.back)
         terms: list[Term] = [(costs.sum_seconds_per_byte * net.bytes, self.add.get(row.node, 0))]
         if self.cuttable:
-            terms.append((receive + net.gradient * send, self.messages_in(row)))
-            terms.append((send + net.gradient * receive, self.out[row.node]))
+            terms.append((take + net.gradient * send_back, self.messages_in(row)))
+            terms.append((send + net.gradient * take_back, self.out[row.node]))
         return terms
 
     def nic_terms(self, row: Row, way: str) -> list[Term]:
         """Bytes on the NIC of a node, ``tx`` or ``rx``."""
+        return self._terms(row, way, self.net.there.bytes, self.net.back.bytes)
+
+    def _terms(self, row: Row, way: str, there: float, back: float) -> list[Term]:
+        """Bytes of messages that a node sends or receives: so many there, and so many back."""
         if not self.cuttable:
             return []
-        forward, back = self.out[row.node], self.messages_in(row)
+        forward, backward = self.out[row.node], self.messages_in(row)
         if way == "rx":
-            forward, back = back, forward
-        return [(self.net.bytes, forward), (self.net.bytes * self.net.gradient, back)]
+            forward, backward = backward, forward
+        return [(there, forward), (back * self.net.gradient, backward)]
 
     def memory_terms(self, row: Row) -> list[Term]:
         """Bytes of receive buffers and of added gradients on a node, for one thread of each rank."""
-        terms = [*self.nic_terms(row, "rx"), (float(self.net.bytes), self.add.get(row.node, 0))]
+        size = float(self.net.bytes)
+        terms = [*self._terms(row, "rx", size, size), (float(self.net.bytes), self.add.get(row.node, 0))]
         return [(size, count) for size, count in terms if size]

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from cost_models.costs import PhaseCost
 from cost_models.memory import resident_bytes
+from cost_models.network import Reduction, Wire
 from placement.candidates import Item, items_of, tied
 from placement.group import GroupProblem
 from placement.loads import runs_backward, session_memory
@@ -39,8 +40,10 @@ class Net:
     gradient : bool
         Whether gradients travel back.
     messages, bytes : int
-        Messages to a place that consumes them (pooled tables of the same consumers travel together), and their bytes for one
-        batch.
+        Messages to a place that consumes them (pooled tables of the same consumers travel together), and the bytes of the
+        tensors for one batch.
+    there, back : Wire
+        What the messages, and those of the gradients, take on the wire, all together.
     ops : tuple of str
         Producing operators.
     """
@@ -51,6 +54,8 @@ class Net:
     gradient: bool
     messages: int
     bytes: int
+    there: Wire
+    back: Wire
     ops: tuple[str, ...]
 
     @property
@@ -61,12 +66,17 @@ class Net:
 
 @dataclass(frozen=True, slots=True)
 class ItemWork:
-    """One batch's work of an item, its parameters and its memory: per copy and per session."""
+    """One batch's work of an item, its parameters and its memory: per copy and per session.
+
+    ``reduced`` is what its gradients take of an all-reduce, ``pushed`` what its parameters take to the sync servers.
+    """
 
     work: PhaseCost
     parameter_bytes: int
     resident_bytes: int
     session_bytes: int
+    reduced: Reduction
+    pushed: Wire
 
 
 @dataclass(frozen=True)
@@ -110,6 +120,7 @@ class Contracted:
 
     def _work(self, item: Item) -> ItemWork:
         problem, total, parameters, resident, session = self.problem, PhaseCost(), 0, 0, 0
+        reduced, pushed = problem.wires.reduction(0, problem.ranks), Wire()
         for name in item.ops:
             op, cost = problem.model.graph[name], problem.costs.ops[name]
             total = total + cost.forward
@@ -118,7 +129,10 @@ class Contracted:
             parameters += op.parameters * FLOAT_BYTES
             resident += resident_bytes(op, problem.model)
             session += session_memory(problem, op)
-        return ItemWork(total, parameters, resident, session)
+            if op.parameters:
+                reduced = reduced + problem.wires.reduced(op, problem.ranks)
+                pushed = pushed + problem.wires.pushed(op)
+        return ItemWork(total, parameters, resident, session, reduced, pushed)
 
     @cached_property
     def nets(self) -> tuple[Net, ...]:
@@ -138,8 +152,10 @@ class Contracted:
         own = users.pop(producer, 0)
         size = sum(self.problem.bytes_of(name) for name in ops)
         gradient = graph.needs_gradient[first]
-        messages = len({graph.message_of(name) for name in ops})
-        return Net(producer, own, tuple(sorted(users.items())), gradient, messages, size, tuple(ops))
+        wires = self.problem.wires
+        messages = len({wires.bundle(name) for name in ops})
+        there, back = (sum((wires.tensor(op, gradient=way) for op in ops), Wire()) for way in (False, True))
+        return Net(producer, own, tuple(sorted(users.items())), gradient, messages, size, there, back, tuple(ops))
 
     @cached_property
     def node_classes(self) -> tuple[tuple[int, ...], ...]:

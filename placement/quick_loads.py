@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.network import all_reduce_bytes, all_reduce_core_seconds, all_reduce_messages
+from cost_models.costs import MessageCost
+from cost_models.network import Wire, empty_reduce_seconds
 from placement.group import GroupProblem
 from placement.loads import fixed_tally
 from placement.nets import RANK, Contracted, Net
@@ -46,7 +47,9 @@ class QuickLoads:
         self.room = np.array([float(node.memory_bytes) for node in self.problem.nodes])
         self.items = item_loads(contracted)
         self.reduced = sum(self._reduces(i) for i in range(len(self.at)))
-        self.empty_reduce = self.is_rank * empty_reduce_seconds(self.problem) / self.capacity[CORES]
+        none = self.problem.wires.reduction(0, self.ranks)
+        empty = empty_reduce_seconds(self.problem.costs, none.messages(self.ranks))
+        self.empty_reduce = self.is_rank * empty / self.capacity[CORES]
         self.nets_of: list[list[Net]] = [[] for _ in contracted.items]
         for net in contracted.nets:
             for item in {net.producer, *(item for item, _ in net.consumers)} - {RANK}:
@@ -157,16 +160,17 @@ class QuickLoads:
     def _booked(self, net: Net, received: Array, sent: Array, added: Array) -> Array:
         """Book counts of messages and additions."""
         cost, back = self.problem.costs.message, float(net.gradient)
-        send = net.messages * cost.send(net.bytes / net.messages)
-        receive = net.messages * cost.receive(net.bytes / net.messages)
+        send, take = message_seconds(cost, net.messages, net.there)
+        send_back, take_back = message_seconds(cost, net.messages, net.back)
         if not net.additions:
             added = np.zeros(self.size)
         found = np.empty((5, self.size))
-        found[CORES] = received * (receive + back * send) + sent * (send + back * receive)
+        found[CORES] = received * (take + back * send_back) + sent * (send + back * take_back)
         found[CORES] += self.problem.costs.sum_seconds_per_byte * net.bytes * added
         found[TRAFFIC] = 0.0
-        wire = 0.0 if self.problem.one_host or self.problem.hosts_mixed else float(net.bytes)
-        found[TX], found[RX] = wire * (sent + back * received), wire * (received + back * sent)
+        wired = 0.0 if self.problem.one_host or self.problem.hosts_mixed else 1.0
+        forward, backward = wired * net.there.bytes, wired * back * net.back.bytes
+        found[TX], found[RX] = forward * sent + backward * received, forward * received + backward * sent
         found[MEMORY] = self.problem.hogwild * net.bytes * (received + back * sent + added)
         return found
 
@@ -188,12 +192,10 @@ def capacities(problem: GroupProblem) -> Array:
     return np.array([cores, [node.memory_bandwidth_bytes_per_second for node in nodes], nic, nic], float)
 
 
-def empty_reduce_seconds(problem: GroupProblem) -> float:
-    """Return the core-seconds of an all-reduce of nothing: its messages."""
-    if problem.ranks == 1:
-        return 0.0
-    message = problem.costs.message
-    return all_reduce_messages(problem.ranks) * (message.send(0) + message.receive(0))
+def message_seconds(cost: MessageCost, messages: int, wire: Wire) -> tuple[float, float]:
+    """Return the core-seconds to send some messages that take ``wire`` together, and to receive them."""
+    sends = messages * cost.send(wire.bytes / messages) + wire.encode_seconds
+    return sends, messages * cost.receive(wire.bytes / messages) + wire.decode_seconds
 
 
 def item_loads(contracted: Contracted) -> ItemLoads:
@@ -203,35 +205,30 @@ def item_loads(contracted: Contracted) -> ItemLoads:
     own = np.array([[w.work.core_seconds, w.work.traffic_bytes] for w in work], float).reshape(-1, 2)
     held = np.array([[w.parameter_bytes, w.resident_bytes, w.session_bytes] for w in work], float).reshape(-1, 3)
     size, dp, mp, lead = held[:, 0], *(np.zeros((len(work), 5)) for _ in range(3))
-    per_byte = _reduce_seconds_per_byte(problem)
-    wire = 0.0 if problem.one_host or problem.hosts_mixed else all_reduce_bytes(1, ranks)
-    dp[:, CORES], dp[:, TRAFFIC] = own[:, 0] + per_byte * size, own[:, 1]
-    dp[:, TX] = dp[:, RX] = wire * size
+    wired = 0.0 if problem.one_host or problem.hosts_mixed else 1.0
+    reduced = np.array([w.reduced.core_seconds(problem.costs, ranks) for w in work], float)
+    dp[:, CORES], dp[:, TRAFFIC] = own[:, 0] + (ranks > 1) * reduced, own[:, 1]
+    dp[:, TX] = dp[:, RX] = wired * np.array([w.reduced.sent for w in work], float)
     dp[:, MEMORY] = held[:, 1] + problem.hogwild * (held[:, 2] + (ranks > 1) * size)
     mp[:, CORES], mp[:, TRAFFIC] = ranks * own[:, 0], ranks * own[:, 1]
     mp[:, MEMORY] = held[:, 1] + problem.sessions * held[:, 2]
-    _add_exchanges(problem, size, (dp, lead, mp), wire=bool(wire))
+    _add_exchanges(contracted, size, (dp, lead, mp), wire=bool(wired and ranks > 1))
     return ItemLoads(dp, lead, mp)
 
 
-def _reduce_seconds_per_byte(problem: GroupProblem) -> float:
-    """Core-seconds of each rank per byte that is all-reduced."""
-    if problem.ranks == 1:
-        return 0.0
-    base, more = (all_reduce_core_seconds(problem.costs, n * float(problem.ranks), problem.ranks) for n in (1, 2))
-    return (more - base) / problem.ranks
-
-
-def _add_exchanges(problem: GroupProblem, size: Array, loads: tuple[Array, Array, Array], *, wire: bool) -> None:
+def _add_exchanges(contracted: Contracted, size: Array, loads: tuple[Array, Array, Array], *, wire: bool) -> None:
     """Add the bytes that are exchanged with sync servers: by the node of an MP item, by node 0 for DP items."""
+    problem = contracted.problem
     if problem.groups == 1 or problem.sync is None:
         return
     dp, lead, mp = loads
     costs, often = problem.costs, 1 / problem.steps_per_exchange
     send, receive = costs.message.send_seconds_per_byte, costs.message.receive_seconds_per_byte
+    pushed = np.array([w.pushed.bytes for w in contracted.work], float)
+    encode = np.array([w.pushed.encode_seconds for w in contracted.work], float)
     for rows in (mp, lead):
-        rows[:, CORES] += often * (send + receive + costs.exchange_seconds_per_byte) * size
-        rows[:, TX] += often * size
+        rows[:, CORES] += often * (send * pushed + encode + (receive + costs.exchange_seconds_per_byte) * size)
+        rows[:, TX] += often * pushed
         rows[:, RX] += often * size
     passed = often * (receive + costs.sum_seconds_per_byte) * size
     dp[:, CORES] += passed

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from cost_models.costs import CostTable, MessageCost
 from cost_models.memory import in_flight_bytes, resident_bytes, shard_in_flight_bytes, tensor_bytes
 from cost_models.network import (
+    Wire,
     all_reduce_bytes,
-    all_reduce_core_seconds,
-    all_reduce_messages,
     all_reduce_seconds,
+    at_once,
+    empty_reduce_seconds,
+    in_slices,
     wire_seconds,
 )
 from problem.graph import Graph, Kind, Operator
@@ -32,30 +34,45 @@ def test_wire_time_is_latency_and_bytes_over_the_slower_nic() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_all_reduce_moves_two_times_n_minus_one_over_n(ranks: int) -> None:
     """Each rank sends 2 (R - 1) / R of the buffer in 2 (R - 1) messages."""
-    assert all_reduce_bytes(800.0, ranks) == pytest.approx(800 * 2 * (ranks - 1) / ranks)
-    assert all_reduce_messages(ranks) == 2 * (ranks - 1)
+    found = in_slices(800.0, ranks)
+    assert found.sent == all_reduce_bytes(800.0, ranks) == pytest.approx(800 * 2 * (ranks - 1) / ranks)
+    assert found.messages(ranks) == 2 * (ranks - 1)
 
 
 def test_all_reduce_of_two_ranks_by_hand() -> None:
     """Two rounds of 500 bytes: send 1.5 us, receive 3 us, wire 0.5 us each, and one addition of 500 bytes."""
-    assert all_reduce_core_seconds(COSTS, 1000, 2) == pytest.approx(2 * (1.5e-6 + 3e-6) + 0.5e-6)
-    assert all_reduce_seconds(COSTS, 1000, nodes(2)) == pytest.approx(2 * (1.5e-6 + 0.5e-6 + 3e-6) + 0.5e-6)
+    assert _core_seconds(1000, 2) == pytest.approx(2 * (1.5e-6 + 3e-6) + 0.5e-6)
+    assert all_reduce_seconds(COSTS, in_slices(1000, 2), nodes(2)) == pytest.approx(
+        2 * (1.5e-6 + 0.5e-6 + 3e-6) + 0.5e-6
+    )
 
 
-def test_all_reduce_of_nothing_costs_nothing() -> None:
-    """One rank, or no parameters: no all-reduce."""
-    assert all_reduce_seconds(COSTS, 1000, nodes(1)) == 0
-    assert all_reduce_seconds(COSTS, 0, nodes(4)) == 0
-    assert all_reduce_core_seconds(COSTS, 0, 4) == 0
+def test_an_all_reduce_at_once_by_hand() -> None:
+    """Three ranks keep 90 bytes of 1000: 2 messages of 90 bytes, encoded once, decoded and added whole twice."""
+    found = at_once(1000, 3, Wire(90, encode_seconds=4e-6, decode_seconds=3e-6))
+    assert (found.messages(3), found.sent, found.adds) == (2, 180, 2000)
+    assert found.core_seconds(COSTS, 3) == pytest.approx(180 * 3e-9 + 4e-6 + 2 * 3e-6 + 2000 * 1e-9)
+
+
+def test_half_precision_in_slices_by_hand() -> None:
+    """Two ranks at 2 bytes an element: half the bytes; each encodes a slice to scatter and its sum, and decodes two."""
+    found = in_slices(1000, 2, Wire(500, encode_seconds=4e-6, decode_seconds=3e-6))
+    assert (found.messages(2), found.sent, found.adds) == (2, 500, 500)
+    assert found.core_seconds(COSTS, 2) == pytest.approx(500 * 3e-9 + 4e-6 + 3e-6 + 500 * 1e-9)
+
+
+def _core_seconds(size: float, ranks: int) -> float:
+    found = in_slices(size, ranks)
+    return empty_reduce_seconds(COSTS, found.messages(ranks)) + found.core_seconds(COSTS, ranks)
 
 
 @given(st.floats(1, 1e9), st.floats(1, 10), st.integers(2, 16))
 def test_all_reduce_grows_with_bytes_and_covers_its_core_time(size: float, factor: float, ranks: int) -> None:
     """More bytes never take less time, and the duration is at least the core time of a rank."""
     machines = nodes(ranks, latency_seconds=1e-5)
-    short = all_reduce_seconds(COSTS, size, machines)
-    assert all_reduce_seconds(COSTS, factor * size, machines) >= short * (1 - 1e-12)
-    assert short >= all_reduce_core_seconds(COSTS, size, ranks) * (1 - 1e-12)
+    short = all_reduce_seconds(COSTS, in_slices(size, ranks), machines)
+    assert all_reduce_seconds(COSTS, in_slices(factor * size, ranks), machines) >= short * (1 - 1e-12)
+    assert short >= _core_seconds(size, ranks) * (1 - 1e-12)
 
 
 def test_memory_of_a_layer_by_hand() -> None:

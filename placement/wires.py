@@ -1,0 +1,139 @@
+"""What the messages of a group take: bytes on the wire and core-seconds of coding, under a choice of codecs.
+
+The same bytes and seconds as the programs' messages have and the simulator charges (``cost_models.codecs``). An edge may
+be left open between several codecs: then each of its messages takes the fewest bytes of any of them, and no time to
+encode or decode, so that nothing that the open problem promises is missed by a choice (docs/formulation.md). Knows sizes;
+where tensors travel is the business of ``loads`` and ``latency``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from cost_models.codecs import Message
+from cost_models.memory import tensor_bytes
+from cost_models.network import Reduction, Wire, at_once, in_slices
+from placement.codecs import ALL_REDUCE, EXCHANGE, POOLED, PUSH, EdgeCodec, Scheme, parse_codec
+from problem.graph import FLOAT_BYTES, Graph, Operator
+
+if TYPE_CHECKING:
+    from placement.group import ServerLink
+
+
+class Wires:
+    """Sizes of a group's messages.
+
+    Parameters
+    ----------
+    graph : Graph
+        The operators.
+    batch : int
+        Samples of a message.
+    codecs : Mapping of str to str
+        Codec of each edge, as in a plan.
+    open_codecs : Mapping of str to tuple of str
+        Edges whose codec is open, with what they may take besides float32.
+    """
+
+    def __init__(
+        self, graph: Graph, batch: int, codecs: Mapping[str, str], open_codecs: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        self.graph, self.batch, self.codecs, self.open = graph, batch, codecs, open_codecs
+        self._tensors: dict[tuple[str, bool], Wire] = {}
+        self._messages: dict[tuple[str, bool], Wire] = {}
+        self._bundles: dict[str, tuple[str, ...]] = {}
+
+    def choices(self, edge: str) -> list[EdgeCodec | None]:
+        """Return what an edge may be compressed by, None standing for float32; more than one if it is open."""
+        names = ("fp32", *self.open[edge]) if edge in self.open else (self.codecs.get(edge, "fp32"),)
+        return [None if name == "fp32" else parse_codec(name) for name in names]
+
+    # ---- tensors of a cut
+
+    def bundle(self, name: str) -> tuple[str, ...]:
+        """Return the operators whose outputs travel in one message with that of ``name``: those of the same codec."""
+        if name not in self._bundles:
+            mine = self.codecs.get(name, "fp32")
+            together = self.graph.message_of(name)
+            self._bundles[name] = tuple(other for other in together if self.codecs.get(other, "fp32") == mine)
+        return self._bundles[name]
+
+    def tensor(self, name: str, *, gradient: bool) -> Wire:
+        """Return what the output of an operator, or its gradient, takes."""
+        if (name, gradient) not in self._tensors:
+            size = tensor_bytes(self.graph[name], self.batch)
+            width = self.graph[name].output_bytes_per_sample // FLOAT_BYTES
+            found = [self._rows(choice, size, (width,), gradient) for choice in self.choices(name)]
+            self._tensors[name, gradient] = _least(found)
+        return self._tensors[name, gradient]
+
+    def message(self, name: str, *, gradient: bool) -> Wire:
+        """Return what a whole message takes: all that travels with the output of an operator, or with its gradient."""
+        key = self.bundle(name)[0], gradient
+        if key not in self._messages:
+            parts = (self.tensor(other, gradient=gradient) for other in self.bundle(name))
+            self._messages[key] = sum(parts, Wire())
+        return self._messages[key]
+
+    # ---- embedding servers
+
+    def pooled(self, link: ServerLink) -> Wire:
+        """Return what the pooled rows of one batch from a server take."""
+        return _least([self._rows(choice, link.pooled_bytes, link.widths, False) for choice in self.choices(POOLED)])
+
+    def push(self, link: ServerLink) -> Wire:
+        """Return what their gradients take."""
+        return _least([self._rows(choice, link.pooled_bytes, link.widths, True) for choice in self.choices(PUSH)])
+
+    def _rows(self, chosen: EdgeCodec | None, size: int, widths: Sequence[int], gradient: bool) -> Wire:
+        """Return what rows of a batch take: ``size`` bytes as float32, in parts of so many columns."""
+        if chosen is None:
+            return Wire(size)
+        messages = (chosen.message(self.batch, width, gradient=gradient) for width in widths)
+        return sum((_wire(message) for message in messages), Wire())
+
+    # ---- gradients of operators, and what is pushed
+
+    def reduced(self, op: Operator, ranks: int) -> Reduction:
+        """Return what the gradient of an operator takes of the all-reduce of R ranks."""
+        return self.reduction(op.parameters, ranks)
+
+    def reduction(self, elements: int, ranks: int) -> Reduction:
+        """Return what a gradient of so many elements takes; of none, an all-reduce of as many rounds without bytes."""
+        found = [_reduction(choice, elements, ranks) for choice in self.choices(ALL_REDUCE)]
+        if len(found) == 1:
+            return found[0]
+        count = min(len(one.rounds) for one in found)
+        rounds = tuple(_least([one.rounds[turn] for one in found]) for turn in range(count))
+        return Reduction(rounds, min(one.sent for one in found), min(one.adds for one in found))
+
+    def pushed(self, op: Operator) -> Wire:
+        """Return what an operator's part of a push to the sync servers takes; the answer is float32."""
+        return _least([_gradient(choice, op.parameters) for choice in self.choices(EXCHANGE)])
+
+
+def _wire(message: Message) -> Wire:
+    return Wire(message.bytes, message.encode_seconds, message.decode_seconds)
+
+
+def _least(found: list[Wire]) -> Wire:
+    """Return the only one, or the fewest bytes of several, without coding."""
+    return found[0] if len(found) == 1 else Wire(min(wire.bytes for wire in found))
+
+
+def _gradient(chosen: EdgeCodec | None, elements: int) -> Wire:
+    """Return what a flat gradient takes."""
+    if chosen is None:
+        return Wire(elements * FLOAT_BYTES)
+    if chosen.scheme is Scheme.DCT_DP:
+        return _wire(chosen.gradient_message(elements))
+    return _wire(Message(1, elements, chosen.forward))
+
+
+def _reduction(chosen: EdgeCodec | None, elements: int, ranks: int) -> Reduction:
+    """Return the all-reduce of a flat gradient: at once under DCT-DP, else by slices."""
+    size, wire = elements * FLOAT_BYTES, _gradient(chosen, elements)
+    if chosen is not None and chosen.scheme is Scheme.DCT_DP:
+        return at_once(size, ranks, wire)
+    return in_slices(size, ranks, wire)
