@@ -6,9 +6,25 @@ from problem.errors import HiertrainError
 
 
 class PlacementError(HiertrainError):
-    """Base: no plan, and why."""
+    """Base: no plan, and why.
+
+    ``conflict`` names the pins and limits that together leave no plan; ``minimal`` says whether each of them is needed
+    for that, or time ran out before that was known.
+    """
 
     exit_code = 3
+    conflict: tuple[str, ...] = ()
+    minimal: bool = True
+
+    def __str__(self) -> str:
+        said = super().__str__()
+        if not self.conflict:
+            return said
+        if not self.minimal:
+            return f"{said}; to blame are some of: {', '.join(self.conflict)}"
+        if len(self.conflict) == 1:
+            return f"{said}; a plan exists without {self.conflict[0]}"
+        return f"{said}; these conflict, and a plan exists without any one of them: {', '.join(self.conflict)}"
 
 
 class InvalidPlan(PlacementError):

@@ -54,6 +54,10 @@ class Previous:
                 different = next((b for a, b in zip(mine, theirs, strict=False) if a != b), len(theirs))
                 raise BadInput("warm start", what, different, f"those of {model.name}: a plan of the same model")
 
+    def completed(self, options: SolveOptions) -> SolveOptions:
+        """Return options with the plan's batch and threads where the user gave none."""
+        return replace(options, batch=options.batch or self.plan.batch, hogwild=options.hogwild or self.plan.hogwild)
+
     def usable(self, options: SolveOptions, rules: TableRules, nodes: Sequence[Node]) -> bool:
         """Whether a plan of these machines that the options allow may be this one, as it stands.
 

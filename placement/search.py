@@ -19,6 +19,7 @@ from placement.baselines import data_parallel
 from placement.bounds import Bounds, shares_machine
 from placement.candidates import resolve_pins
 from placement.compositions import Compositions
+from placement.conflict import answered
 from placement.errors import ConstraintsConflict, DoesNotFit, PlacementError
 from placement.evaluate import Evaluation, evaluate
 from placement.group import GroupProblem, server_links
@@ -67,13 +68,14 @@ def solve(
     Raises
     ------
     DoesNotFit
-        When no placement fits: which resource, where, how much is short, and which constraint forces it.
+        When no placement fits: which resource, where, how much is short, and which pins and limits are to blame.
     ConstraintsConflict
         When pins or components contradict each other.
     BadInput
         When the options leave no shape.
     """
-    return _Search(model, cluster, costs_for or cost_source(model), options or SolveOptions()).run()
+    options, costs_for = options or SolveOptions(), costs_for or cost_source(model)
+    return answered(lambda wanted: _Search(model, cluster, costs_for, wanted).run(), options)
 
 
 class _Search:
@@ -92,11 +94,7 @@ class _Search:
         self.previous = Previous(options.warm_start) if options.warm_start else None
         if self.previous:
             self.previous.check(model)
-            options = replace(
-                options,
-                batch=options.batch or self.previous.plan.batch,
-                hogwild=options.hogwild or self.previous.plan.hogwild,
-            )
+            options = self.previous.completed(options)
         self.batch = options.batch or model.batch
         reference = max(trainers, key=lambda node: node.cores * node.flops_per_core_second)
         self.hogwild = options.hogwild or (1 if options.synchronous else default_threads(trainers))

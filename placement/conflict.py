@@ -1,0 +1,115 @@
+"""Which of the user's pins and limits are to blame that no plan fits.
+
+A deletion filter (Chinneck and Dravnieks, ORSA Journal on Computing 3, 1991): each pin or limit is left out in turn, for
+good if still nothing fits. What remains conflicts, and does no more when any one of it is left out. Knows nothing of how a
+plan is found; it is told whether there is one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from placement.errors import PlacementError
+from placement.result import PlacementResult
+from placement.shapes import SolveOptions
+from problem.errors import BadInput
+
+#: Seconds for the whole filter, at most, and part of the user's time limit.
+MOST_SECONDS, SHARE = 10.0, 0.5
+#: Any plan will do.
+ANY_GAP = 1e6
+
+Solve = Callable[[SolveOptions], PlacementResult]
+#: A pin or limit in words, the option that holds it, and which entry of it (None: all of it).
+Demand = tuple[str, str, object]
+
+
+def demands(options: SolveOptions) -> list[Demand]:
+    """Return everything that options demand, in a fixed order: limits last, so that pins are left out first.
+
+    Parameters
+    ----------
+    options : SolveOptions
+        What the user decided.
+    """
+    return list(_demands(options))
+
+
+def _demands(options: SolveOptions) -> Iterator[Demand]:
+    for field in ("pins", "table_pins"):
+        for key, value in getattr(options, field).items():
+            yield f"{field[:-1].replace('_', ' ')} {key}={value}", field, key
+    for field in ("keep_together", "keep_apart"):
+        for names in getattr(options, field):
+            yield f"{field.replace('_', ' ')} {','.join(names)}", field, names
+    for field in ("group_size", "ranks", "servers", "sync_servers", "max_elp", "hogwild"):
+        value = getattr(options, field)
+        if value is not None and (field, value) != ("hogwild", 1):
+            yield f"{field.replace('_', ' ').replace('hogwild', 'threads')} {value}", field, None
+
+
+def dropped(options: SolveOptions, demand: Demand) -> SolveOptions:
+    """Return options without one demand; threads are never fewer than one."""
+    _, field, entry = demand
+    value = getattr(options, field)
+    if field in {"pins", "table_pins"}:
+        left: object = {key: tag for key, tag in value.items() if key != entry}
+    elif field in {"keep_together", "keep_apart"}:
+        left = tuple(names for names in value if names != entry)
+    else:
+        left = 1 if field == "hogwild" else None
+    return replace(options, **{field: left})  # type: ignore[arg-type]
+
+
+def answered(solve: Solve, options: SolveOptions) -> PlacementResult:
+    """Return the result of a search, or raise its error with the demands named that conflict.
+
+    Parameters
+    ----------
+    solve : callable
+        Searches under some options.
+    options : SolveOptions
+        What the user decided.
+
+    Raises
+    ------
+    PlacementError
+        When there is no plan.
+    """
+    try:
+        return solve(options)
+    except PlacementError as error:
+        end = time.monotonic() + min(MOST_SECONDS, SHARE * options.time_limit_seconds)
+        error.conflict = _filtered(options, lambda wanted: _refuses(solve, wanted, end))
+        error.minimal = time.monotonic() < end
+        raise
+
+
+def _refuses(solve: Solve, options: SolveOptions, end: float) -> bool:
+    """Whether it is certain that there is no plan; where time runs out it is not."""
+    left = end - time.monotonic()
+    if left <= 0:
+        return False
+    try:
+        solve(replace(options, gap=ANY_GAP, time_limit_seconds=left))
+    except (PlacementError, BadInput):
+        return time.monotonic() < end
+    return False
+
+
+def _filtered(options: SolveOptions, refuses: Callable[[SolveOptions], bool]) -> tuple[str, ...]:
+    """Names of demands of which none can be left out; none if they are not to blame."""
+    kept, all_, free = [], demands(options), options
+    for demand in all_:
+        free = dropped(free, demand)
+    if not all_ or refuses(free):
+        return ()
+    for demand in all_:
+        without = dropped(options, demand)
+        if refuses(without):
+            options = without
+        else:
+            kept.append(demand[0])
+    return tuple(kept)
