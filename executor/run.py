@@ -28,7 +28,7 @@ from executor.job import (
     work,
 )
 from executor.parameters import check_supported
-from executor.state import Record, allocate_state
+from executor.state import Record, allocate_state, check_memory
 from executor.supervisor import supervise
 from executor.throttle import Nics
 from executor.transport import SharedMemory, keep_only
@@ -61,6 +61,8 @@ def run(plan: Plan, options: RunOptions | None = None, stream: Stream | None = N
     ------
     UnsupportedModel
         The executor cannot train the model.
+    DoesNotFit
+        This machine has not the memory of all machines of the plan.
     BadInput
         A batch does not fit the model, the paced clock was given no durations, or the checkpoint is of another model, is
         damaged, or would be overwritten unasked.
@@ -73,6 +75,7 @@ def run(plan: Plan, options: RunOptions | None = None, stream: Stream | None = N
     check_options(chosen)
     check_supported(plan.model)
     programs = verify(transform(plan))
+    check_memory(plan)
     state = allocate_state(plan)
     start = begin(plan, chosen, state)
     steps = range(start.step, chosen.steps)

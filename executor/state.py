@@ -22,7 +22,9 @@ from executor.parameters import Parameters, TableRows, allocate_rows
 from executor.pushing import PushMemory
 from executor.transport import shared_array
 from placement.codecs import ALL_REDUCE, EXCHANGE, parse_codec
+from placement.errors import DoesNotFit
 from placement.plan import DP, Plan
+from problem.local import usable_memory_bytes
 from problem.model import Model
 from programs.transform import sync_server_of
 from programs.workers import Worker
@@ -129,6 +131,28 @@ def allocate_state(plan: Plan, memory: Callable[[Home], BufferFactory] = lambda 
     velocity = _allocate_centre(plan, memory) if plan.sync is not None and plan.sync.algorithm == "bmuf" else None
     feedback, left_out = _allocate_feedback(plan, memory), _allocate_left_out(plan, memory)
     return JobState(dense, rows, centre, feedback, velocity, _allocate_pushed(plan, memory), left_out)
+
+
+def check_memory(plan: Plan) -> None:
+    """Refuse a plan whose parameters and optimizer state, on all of its machines together, exceed this machine's memory.
+
+    Raises
+    ------
+    DoesNotFit
+        With the bytes that are needed, and those that there are.
+    """
+    needed, room = 0, usable_memory_bytes()
+
+    def count(name: str, elements: int) -> Floats:
+        nonlocal needed
+        del name
+        needed += elements * np.dtype(np.float32).itemsize
+        return np.broadcast_to(np.float32(0), (elements,))
+
+    allocate_state(plan, lambda home: count)
+    if needed > room:
+        what = "parameters and optimizer state of all machines of the plan: what is trained here"
+        raise DoesNotFit(what, "this machine", needed, room)
 
 
 def _allocate_pushed(plan: Plan, memory: Callable[[Home], BufferFactory]) -> dict[tuple[int, int], PushMemory]:
@@ -240,6 +264,11 @@ class Record:
     def arrays(self) -> tuple[npt.NDArray[np.float64], ...]:
         """Everything that the run's result needs of it."""
         return self.times, self.wall_ends, self.losses
+
+    @property
+    def done_times(self) -> npt.NDArray[np.float64]:
+        """Start, end and CPU seconds of the instructions of the steps that have ended, (steps, instructions, 3)."""
+        return self.times[: max(0, self.steps_done - self.first)]
 
     def waiting(self, yes: bool) -> None:
         """Note that the worker starts or stops waiting for a peer."""

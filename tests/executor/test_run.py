@@ -10,8 +10,10 @@ import pytest
 from executor.arrays import UnsupportedModel
 from executor.clock import ClockKind
 from executor.data import SyntheticStream
+from executor.job import latest_clock
 from executor.loopback import Loopback
 from executor.run import RunOptions, run
+from executor.state import Record
 from placement.errors import DoesNotFit
 from placement.plan import Plan, Sync
 from problem.errors import BadInput
@@ -200,3 +202,24 @@ def test_a_plan_that_does_not_fit_is_refused_before_anything_starts(all_dp_plan:
     small = plans.machine("small", memory_bytes=100)
     with pytest.raises(DoesNotFit):
         run(dataclasses.replace(all_dp_plan, servers=(small,)), RunOptions(steps=1))
+
+
+def test_bug_a_job_larger_than_this_machine_ended_with_an_errno(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of 400 TB is on no machine that runs this test: refused before it is asked for, with needed and available."""
+    model = dlrm([3, 8, 4], tables(1, 25 * 10**12, 4), [8, 1])
+    monkeypatch.setattr("executor.run.verify", lambda job: job)
+    with pytest.raises(DoesNotFit, match="this machine: needs 400,000") as caught:
+        run(plans.plan(model), RunOptions(steps=1))
+    assert caught.value.exit_code == 3
+
+
+def test_bug_clocks_of_steps_to_come_were_read() -> None:
+    """The latest time of a record is looked for in the steps that have ended; a million others stay untouched."""
+    plan = plans.plan(dlrm([3, 8, 4], tables(2, 40, 4), [8, 1]))
+    worker = workers(transform(plan))[0]
+    record = Record(worker, range(10, 1_000_010))
+    assert latest_clock([record]) == 0.0
+    record.note(10, len(worker.program) - 1, (1.0, 2.5, 0.5))
+    record.step_done(10, 3.0)
+    assert record.done_times.shape[0] == 1
+    assert latest_clock([record]) == 2.5
