@@ -244,3 +244,15 @@ def test_column_strips_train_like_whole_tables_to_the_bit(optimizer: str) -> Non
     expected_losses, expected = loop_back(replace(plan, shards=tuple(whole)))
     assert losses == expected_losses
     assert_same_bits(found, expected)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_more_servers_than_rows_train_like_one(rows: int) -> None:
+    """A table of fewer rows than servers leaves servers with empty shards: processes and loop-back run, and the losses are
+    those of the table on one server."""
+    model = dlrm([3, 8, 4], tables(2, rows, 4), [8, 1])
+    cuts = [min(server, rows) for server in range(1, 4)]
+    split = [shard for table in model.tables for shard in plans.row_split(table, cuts, range(4))]
+    losses = [loss.tolist() for loss in run(plans.plan(model, servers=4, shards=split), RunOptions(steps=4)).losses]
+    whole = [loss.tolist() for loss in run(plans.plan(model), RunOptions(steps=4)).losses]
+    np.testing.assert_allclose(losses, whole, rtol=1e-5)

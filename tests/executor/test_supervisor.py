@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import pytest
+import threadpoolctl
 
 from executor.errors import NotFinite, PeerGone, WorkerFailed
 from executor.state import Record
@@ -177,3 +178,17 @@ def test_bug_an_interrupt_during_the_forks_was_lost() -> None:
         interrupted_block()
     assert reached
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_workers_have_one_blas_thread() -> None:
+    """Whatever the process that starts them has: four workers on two cores do not run eight BLAS threads."""
+
+    def look(record: Record) -> None:
+        threads = [library["num_threads"] for library in threadpoolctl.threadpool_info()]
+        record.note_loss(0, max(threads, default=1))
+
+    node = plans.machine("here")
+    record = Record(Worker("w", node, "rank", 0, 0, 0, None, ()), range(1))
+    with threadpoolctl.threadpool_limits(2):
+        supervise({"w": lambda: look(record)}, {"w": record}, started=lambda: None)
+    assert record.losses[0] == 1

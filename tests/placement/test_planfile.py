@@ -14,7 +14,7 @@ from placement.planfile import load_plan, save_plan
 from placement.search import solve
 from placement.shapes import SolveOptions
 from problem.cluster import Cluster
-from problem.errors import BadInput
+from problem.errors import BadInput, HiertrainError
 from problem.expand import expand_model
 from problem.schema import ModelSpec
 from tests.instances import nodes
@@ -108,4 +108,15 @@ def test_part_that_is_missing_is_refused(saved: tuple[Path, Any], tmp_path: Path
     """A plan file without costs is refused."""
     path = _changed(saved, tmp_path, lambda document: document.pop("costs"))
     with pytest.raises(BadInput, match="costs"):
+        load_plan(path)
+
+
+@pytest.mark.parametrize("value", [0.9999991, 1.0000000000012, -1e-13, 99])
+def test_a_number_that_is_nearly_whole_is_no_node(saved: tuple[Path, Any], tmp_path: Path, value: float) -> None:
+    """Tags and rows of other solvers that are nearly whole are refused, not cut off to the number below; so is no node."""
+    path = _changed(saved, tmp_path, lambda document: document["plan"]["tags"].update(top_0=value))
+    with pytest.raises(HiertrainError, match="top_0"):
+        load_plan(path)
+    path = _changed(saved, tmp_path, lambda document: document["plan"]["shards"][0].update(row_begin=value))
+    with pytest.raises(HiertrainError, match=r"row_begin|rows"):
         load_plan(path)

@@ -195,3 +195,21 @@ def test_variation_does_not_move_the_throughput_of_busy_cores(variation):
     result = simulate(plan, make_costs(chain_model(2)), steps=60, variation=variation, record=False)
     assert result.samples_per_second == pytest.approx(2 * BATCH / 72e-6, rel=0.02)
     assert result.utilization["trainer"]["cpu"] == pytest.approx(1.0, abs=1e-3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(plans, st.sampled_from(["fifo", "fluid"]))
+def test_a_network_of_half_the_speed_is_never_faster(plan, fidelity):
+    """Half the rate and twice the latency: never earlier, and later wherever something crosses the network."""
+    once = simulate(plan, make_costs(MODEL), steps=4, variation=0.0, record=False, fidelity=fidelity)
+    later = simulate(slower(plan, 2.0), make_costs(MODEL), steps=4, variation=0.0, record=False, fidelity=fidelity)
+    assert later.simulated_seconds > once.simulated_seconds
+
+
+def test_a_network_without_end_leaves_the_work_alone():
+    """A rank, a cut and a server on a network a billion times as fast: the step is what its workers' cores take in turn."""
+    plan, costs = plan_of(2, 1, 1, True), make_costs(MODEL)
+    result = simulate(slower(plan, 1e-9), costs, steps=4, variation=0.0, sharing=Sharing.NONE)
+    faster = simulate(slower(plan, 1e-12), costs, steps=4, variation=0.0, sharing=Sharing.NONE)
+    assert faster.simulated_seconds == pytest.approx(result.simulated_seconds, rel=1e-6)
+    assert result.time_split["transfer"] < 1e-6 * result.simulated_seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
 
 from cost_models.roofline import roofline_costs
@@ -166,3 +167,14 @@ def test_an_operator_of_classical_machine_learning_is_named():
     """scikit-learn's logistic regression uses ai.onnx.ml, which is not read."""
     with pytest.raises(BadInput, match=r"ai\.onnx\.ml::LinearClassifier"):
         load_model(SHARED / "inputs" / "onnx" / "logreg_iris.onnx")
+
+
+def test_weights_outside_the_file_are_parameters_too(tmp_path):
+    """Models above 2 GB keep their weights beside the file: shapes are in the file, and the weights are not opened."""
+    nodes = [helper.make_node("MatMul", ["x", "W"], ["y"], name="layer")]
+    raw = onnx.numpy_helper.from_array(np.ones((100, 50), np.float32), "W")
+    path = saved(tmp_path, nodes, [floats("x", 8, 100)], [floats("y", 8, 50)], [raw])
+    whole = load_model(path)
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (tmp_path / "weights.bin").unlink()
+    assert load_model(path).graph.operators == whole.graph.operators
