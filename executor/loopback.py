@@ -39,8 +39,7 @@ class Buffer:
     def send(self, arrays: Iterable[Any], clock: Clock, progress: Progress) -> None:
         """Copy arrays into the buffer."""
         del clock, progress
-        for target, array in zip(self._arrays, arrays, strict=True):
-            copy_into(target, array)
+        copy_into(self._arrays, arrays)
         self.full = True
 
     def receive(self, clock: Clock, progress: Progress) -> list[Any]:

@@ -164,11 +164,16 @@ class Pipe:
         return float(_CLOCK.unpack(data)[0])
 
 
-def copy_into(target: Array, array: Array) -> int:
-    """Copy an array into its place in a message, which an array of bytes need not fill; returns the bytes left over."""
-    used = target[: len(array)] if array.dtype == np.uint8 else target
-    np.copyto(used, array)
-    return target.nbytes - used.nbytes
+def copy_into(targets: Sequence[Array], arrays: Iterable[Array]) -> int:
+    """Copy arrays into their places in a message, which an array of bytes need not fill; returns the bytes left over."""
+    unused = 0
+    for target, array in zip(targets, arrays, strict=True):
+        if len(target) != len(array) and target.dtype == np.uint8:
+            target[: len(array)] = array
+            unused += len(target) - len(array)
+        else:
+            target[...] = array  # less than half the time of np.copyto, which counts for many small tensors
+    return unused
 
 
 class Channel:
@@ -207,9 +212,7 @@ class Channel:
         if self._unacknowledged == SLOTS:
             clock.meet(self._credit.get(progress))
             self._unacknowledged -= 1
-        unused = sum(
-            copy_into(target, array) for target, array in zip(self._slots[self._sent % SLOTS], arrays, strict=True)
-        )
+        unused = copy_into(self._slots[self._sent % SLOTS], arrays)
         clock.lap()
         self._arrivals[self._sent % SLOTS] = self.link.depart(unused)
         self._bell.put(clock.now + self.link.seconds - unused * self.link.seconds_per_byte)
