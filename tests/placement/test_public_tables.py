@@ -8,6 +8,7 @@ import pytest
 
 from experiments.bench_sharding import GREEDY, Case, greedy, judged, ours, public_set, published_plan
 from placement.pouring import poured
+from placement.shard_bounds import sharding_bound
 from placement.sharding import ShardingOptions, shard_tables
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -72,7 +73,7 @@ def test_tables_larger_than_a_server_get_a_plan() -> None:
 def test_pouring_stays_below_its_level_and_places_every_row() -> None:
     """A poured sharding holds all rows and is below the load that it was asked to beat."""
     case = _set("dcnv2", 8)
-    state = poured(case.empty, case.empty().bound(), 0.04)
+    state = poured(case.empty, sharding_bound(case.empty()), 0.04)
     assert state is not None
     assert state.seconds < 0.04
     assert sum(shard.rows for shard in state.shards()) == sum(table.rows for table in case.model.tables)

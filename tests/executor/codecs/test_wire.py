@@ -28,10 +28,10 @@ def distinct(rows: int, cols: int, seed: int = 0) -> np.ndarray:
 def message_of(codec: Codec, values: np.ndarray, keep: float) -> np.ndarray:
     """What the executor sends: a flat gradient by DCT-DP if there is one row, activations and back by DCT-MP if more."""
     rows, cols = values.shape
-    if codec not in SPARSE:
-        return encode_dense(codec, values, generator(0, "test"))
     if codec is Codec.SKETCH:
         return Sketch(keep, 0, "test").encode(values, 0)
+    if codec not in SPARSE:
+        return encode_dense(codec, values, generator(0, "test"))
     if codec is Codec.VALUES:
         cut = CutCodec(CutSettings(keep), rows, cols)
         cut.encode_forward(values)
