@@ -23,7 +23,8 @@ from problem.formats.chakra import read_nodes
 from problem.formats.content import Content
 from simulator.engine import Engine
 from simulator.fifo import FifoNetwork, FifoResource
-from simulator.network import Network, Nic, max_min_rates
+from simulator.links import max_min_rates
+from simulator.network import Network, Nic
 from simulator.shared import SharedResource
 
 RUNS, CUSTOMERS, WARMUP = 60, 4000, 800

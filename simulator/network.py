@@ -3,26 +3,25 @@
 Each machine has a NIC with a transmit and a receive side (full duplex). A message is a flow that crosses the transmit
 side of its sender, the uplinks of both racks if these differ, and the receive side of its receiver; it arrives
 ``latency`` (the sender's) after its last byte left.
-Rates are max-min fair (progressive filling: Bertsekas and Gallager, Data Networks, 1992, section 6.5.2) and are worked
-out once per instant, after everything that ends or starts at that instant.
+Rates are max-min fair (``simulator.links``) and are worked out once per instant, after everything that ends or starts at
+that instant.
 
-Flows between the same two machines always have the same rate, so they form one class with one clock (bytes that each of
-its flows got), like the jobs of :class:`simulator.shared.SharedResource`. A change touches the classes that it reaches
-through *tight* links alone: a link is tight if the active classes that cross it could together fill it, each as fast as the
-slowest other link of its path allows; the others cannot bind, whatever the rates. The cost of a change is that of the
-classes that it reaches, not of the flows nor of the network. Knows machines by index and nothing of workers or plans.
+A change touches the flows that it reaches through *full* links alone, links that are a bottleneck: of what is fixed at a
+link that it does not reach, nothing changes. Links with room to spare are looked at afterwards; one that would be overloaded
+is reached as well. What results is max-min fair for the whole network: every flow has a bottleneck. The cost of a change is
+that of the classes that it reaches and of one event for each bottleneck, not of the flows nor of the network. Knows machines
+by index and nothing of workers or plans.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from simulator.engine import NANOSECONDS, Engine, Order, to_ns
+from simulator.links import NOWHERE, OVERLOADED, Flows, Link, fill
 
 Delivery = tuple[Callable[[Any], None], Any, int]  # what to call on arrival, with what; bytes
 
@@ -40,86 +39,6 @@ class Nic:
     latency_seconds: float
     twins: bool = False
     rack: int = -1
-
-
-@dataclass(slots=True, eq=False)
-class _Class:
-    """Flows from one machine to another, which all have the same rate."""
-
-    source: int
-    target: int
-    path: tuple[int, ...]
-    most: tuple[float, ...]  # for each link of the path, the rate of the slowest of the others
-    rate: float = 0.0  # bytes per nanosecond and flow
-    clock: float = 0.0  # bytes that each active flow got since the class was last empty
-    since: int = 0  # time at which the clock was brought up to date
-    served: float = 0.0  # bytes that all flows got, ever
-    end: int = 0  # when the first of them ends, at the present rate
-    armed: int = -1  # time of the valid event, not after the end; -1 for none
-    flows: list[tuple[float, int, Delivery]] = field(default_factory=list)  # heap: clock at the end, sequence
-
-    def advance(self, now: int) -> None:
-        """Bring the clock up to date."""
-        if now > self.since:
-            step = self.rate * (now - self.since)
-            self.clock += step
-            self.served += step * len(self.flows)
-            self.since = now
-
-
-def max_min_rates(flows: Sequence[tuple[int, ...]], capacity: Sequence[float]) -> list[float]:
-    """Max-min fair rates of classes of flows.
-
-    Progressive filling: the link with the smallest fair share fixes the flows that cross it; the rest share what is
-    left. Of equal shares the link with the smaller index goes first (the rates do not depend on it).
-
-    Parameters
-    ----------
-    flows : sequence of tuple of int
-        For each class: the links that it crosses, each once, then the number of flows (at least 1).
-    capacity : sequence of float
-        Rate of each link.
-
-    Returns
-    -------
-    list of float
-        Rate of one flow of each class, in the unit of ``capacity``.
-    """
-    rates = [-1.0] * len(flows)
-    crossing: dict[int, list[int]] = defaultdict(list)
-    weight: dict[int, int] = defaultdict(int)
-    for index, (*links, count) in enumerate(flows):
-        for link in links:
-            crossing[link].append(index)
-            weight[link] += count
-    shares = {link: capacity[link] / count for link, count in weight.items()}
-    queue = [(share, link) for link, share in shares.items()]
-    heapify(queue)
-    while queue:
-        share, link = heappop(queue)
-        if not weight[link]:
-            continue
-        if share != shares[link]:  # it has grown since: shares never fall
-            heappush(queue, (shares[link], link))
-            continue
-        weight[link] = 0
-        for index in crossing[link]:
-            if rates[index] < 0.0:
-                rates[index] = share
-                *links, count = flows[index]
-                for other in links:
-                    if other != link:
-                        _take(other, share, count, shares, weight)
-    return rates
-
-
-def _take(link: int, share: float, count: int, shares: dict[int, float], weight: dict[int, int]) -> None:
-    """Take flows whose rate is fixed off a link; what is left never falls below ``share``: no rate rounds to zero."""
-    rest = weight[link] - count
-    if rest > 0:
-        left = (shares[link] * weight[link] - share * count) / rest
-        shares[link] = left if left > share else share
-    weight[link] = rest
 
 
 class Network:
@@ -147,11 +66,9 @@ class Network:
         self._racks = len(racks)
         self._capacity = rates * 2 + racks * 2  # links: transmit sides, receive sides, uplinks up, uplinks down
         self._latency = [to_ns(nic.latency_seconds) for nic in nics]
-        self._classes: dict[tuple[int, int], _Class] = {}
-        self._crossing: list[dict[_Class, None]] = [{} for _ in self._capacity]  # active classes of each link
-        self._potential = [0.0] * len(self._capacity)  # what they could fill of it, see above
-        self._tight = [False] * len(self._capacity)  # as it was when rates were last worked out
-        self._touched: dict[_Class, None] = {}  # classes whose number of flows has changed since then
+        self._links = [Link(index, rate) for index, rate in enumerate(self._capacity)]
+        self._classes: dict[tuple[int, int], Flows] = {}
+        self._touched: dict[Flows, None] = {}  # classes whose number of flows has changed since rates were worked out
         self._ideal: dict[tuple[int, int], tuple[int, float]] = {}  # latency, rate of the slowest link
         self._sequence = 0
         self.sent_bytes = 0
@@ -199,48 +116,33 @@ class Network:
         """Bytes that have left each machine, and that have reached each machine, through its NIC so far."""
         sent, received = [0.0] * len(self._nics), [0.0] * len(self._nics)
         for flows in self._classes.values():
-            flows.advance(self._engine.now)
+            if flows.bottleneck is not None:
+                flows.bottleneck.advance(self._engine.now)
+                flows.count(flows.bottleneck)
             sent[flows.source] += flows.served
             received[flows.target] += flows.served
         return sent, received
 
     def rates(self) -> dict[tuple[int, int], tuple[int, float]]:
         """Active classes: (source, target) -> (flows, bytes per second of each). For probes."""
-        return {key: (len(c.flows), c.rate * NANOSECONDS) for key, c in self._classes.items() if c.flows}
+        every = ((key, flows, flows.bottleneck) for key, flows in self._classes.items() if flows.queue)
+        return {key: (len(flows.queue), link.rate * NANOSECONDS if link else 0.0) for key, flows, link in every}
 
     def _start(self, source: int, target: int, size_bytes: int, delivery: Delivery) -> None:
         flows = self._classes.get((source, target))
         if flows is None:
-            path = self.path(source, target)
-            most = tuple(min(self._capacity[other] for other in path if other != link) for link in path)
-            flows = self._classes[source, target] = _Class(source, target, path, most)
-        flows.advance(self._engine.now)
-        if not flows.flows:
-            self._join(flows)
+            path = tuple(self._links[link] for link in self.path(source, target))
+            flows = self._classes[source, target] = Flows(source, target, path)
         self._sequence += 1
-        heappush(flows.flows, (flows.clock + size_bytes, self._sequence, delivery))
+        flows.add(size_bytes, self._sequence, delivery, self._engine.now)
         self._touch(flows)
-
-    def _join(self, flows: _Class) -> None:
-        """Note that a class has become active."""
-        for link, most in zip(flows.path, flows.most, strict=True):
-            self._crossing[link][flows] = None
-            self._potential[link] += most
-
-    def _leave(self, flows: _Class) -> None:
-        """Note that a class has ended."""
-        flows.clock, flows.rate, flows.armed = 0.0, 0.0, -1
-        for link, most in zip(flows.path, flows.most, strict=True):
-            crossing = self._crossing[link]
-            del crossing[flows]
-            self._potential[link] = self._potential[link] - most if crossing else 0.0
 
     def _deliver(self, delivery: Delivery) -> None:
         then, argument, size_bytes = delivery
         self.arrived_bytes += size_bytes
         then(argument)
 
-    def _touch(self, flows: _Class) -> None:
+    def _touch(self, flows: Flows) -> None:
         """Let the rates be worked out once everything of this instant has happened."""
         if not self._touched:
             self._engine.at(self._engine.now, self._settle, None, Order.SETTLE)
@@ -250,68 +152,66 @@ class Network:
         """Work out the rates of the classes that the changes of this instant reach and arm the events of their ends."""
         touched, now = self._touched, self._engine.now
         self._touched = {}
-        reached = self._reached(touched)
-        if len(reached) == 1:
-            (lone,) = reached
-            self._pace(lone, min(self._capacity[link] for link in lone.path) / len(lone.flows), now)
-            return
-        links = [(*flows.path, len(flows.flows)) for flows in reached]
-        for flows, rate in zip(reached, max_min_rates(links, self._capacity), strict=True):
-            if rate != flows.rate or flows in touched:
-                self._pace(flows, rate, now)
+        links = _full(touched)
+        while links:
+            reached = _reached(links)
+            _fix(links, reached)
+            loads = _loads(reached)
+            over = [link for link, load in loads.items() if load > link.capacity * OVERLOADED and link not in links]
+            if not over:
+                self._set(links, reached, loads, now)
+                return
+            links.update(dict.fromkeys(over))
 
-    def _reached(self, touched: dict[_Class, None]) -> list[_Class]:
-        """Active classes whose rates the touched ones may change, themselves among them."""
-        capacity, potential, tight, crossing = self._capacity, self._potential, self._tight, self._crossing
-        found = {flows: None for flows in touched if flows.flows}
-        links: dict[int, None] = {}
-        for flows in touched:
-            for link in flows.path:
-                before, tight[link] = tight[link], potential[link] > capacity[link]
-                if before or tight[link]:
-                    links[link] = None
-        waiting = list(links)
-        while waiting:
-            for flows in crossing[waiting.pop()]:
-                if flows not in found:
-                    found[flows] = None
-                for link in flows.path:
-                    if tight[link] and link not in links:
-                        links[link] = None
-                        waiting.append(link)
-        return list(found)
+    def _set(self, links: Iterable[Link], reached: Iterable[Flows], loads: Mapping[Link, float], now: int) -> None:
+        """Let the rates that were worked out hold from now on."""
+        for link in links:
+            link.advance(now)
+        for flows in reached:
+            link = flows.fixed
+            flows.taken = link.share * len(flows.queue)
+            if link is not flows.bottleneck:
+                flows.move(link)
+        for link, load in loads.items():
+            link.load = load
+        for link in links:
+            if link.members:
+                link.rate = link.share
+                self._arm(link, now)
 
-    def _pace(self, flows: _Class, rate: float, now: int) -> None:
-        """Set the rate of a class; an event that comes before the new end stands and is put off when its time has come."""
-        flows.advance(now)
-        flows.rate = rate
-        flows.end = now + max(0, math.floor((flows.flows[0][0] - flows.clock) / rate + 0.5))
-        if flows.armed < 0 or flows.end < flows.armed:
-            flows.armed = flows.end
-            self._engine.at(flows.end, self._end, (flows, flows.end))
+    def _arm(self, link: Link, now: int) -> None:
+        """Foresee the next end; an event that comes before it stands and is put off when its time has come."""
+        first = link.first()
+        if first is None:
+            return
+        link.end = end = now + max(0, math.floor((first - link.clock) / link.rate + 0.5))
+        if link.armed < 0 or end < link.armed:
+            link.armed = end
+            self._engine.at(end, self._end, (link, end))
 
-    def _end(self, due: tuple[_Class, int]) -> None:
-        """End the first flow of a class and all others that are within half a nanosecond of their end."""
-        flows, time = due
-        if flows.armed != time:
+    def _end(self, due: tuple[Link, int]) -> None:
+        """End the first flow of a link and all others that are within half a nanosecond of their end."""
+        link, time = due
+        if link.armed != time:
             return
-        if flows.end > time:
-            flows.armed = flows.end
-            self._engine.at(flows.end, self._end, (flows, flows.end))
+        if link.end > time:
+            link.armed = link.end
+            self._engine.at(link.end, self._end, (link, link.end))
             return
-        flows.advance(time)
-        flows.armed = -1
-        reached = max(flows.clock + flows.rate * 0.5, flows.flows[0][0])
-        ended: list[Delivery] = []
-        while flows.flows and flows.flows[0][0] <= reached:
-            clock, _, delivery = heappop(flows.flows)
-            flows.served += clock - flows.clock  # what rounding to whole nanoseconds left over or took too much
-            ended.append(delivery)
-        if not flows.flows:
-            self._leave(flows)
-        self._touch(flows)
-        for delivery in ended:
-            self._arrive_later(flows.source, delivery)
+        link.advance(time)
+        link.armed = -1
+        first = link.first()
+        if first is None:
+            return
+        reached = max(link.clock + link.rate * 0.5, first)
+        ended: list[tuple[int, Delivery]] = []
+        while first is not None and first <= reached:
+            flows = link.heads[0][3]
+            self._touch(flows)
+            ended.append((flows.source, flows.end_first(link)))
+            first = link.first()
+        for source, delivery in ended:
+            self._arrive_later(source, delivery)
 
     def _arrive_later(self, source: int, delivery: Delivery) -> None:
         latency = self._latency[source]
@@ -319,3 +219,46 @@ class Network:
             self._engine.at(self._engine.now + latency, self._deliver, delivery)
         else:
             self._deliver(delivery)
+
+
+def _full(touched: Iterable[Flows]) -> dict[Link, None]:
+    """Full links of the paths of classes; of a path without any, the link with the least room."""
+    links: dict[Link, None] = {}
+    for flows in touched:
+        full = [link for link in flows.path if link.members]
+        if flows.queue and not full:
+            full = [min(flows.path, key=lambda link: link.capacity - link.load)]
+        links.update(dict.fromkeys(full))
+    return links
+
+
+def _reached(links: dict[Link, None]) -> list[Flows]:
+    """Active classes that cross the links; full links that these cross are added to the links."""
+    found: dict[Flows, None] = {}
+    waiting = list(links)
+    for link in waiting:
+        for flows in link.crossing:
+            if flows not in found:
+                found[flows] = None
+                for other in flows.path:
+                    if other.members and other not in links:
+                        links[other] = None
+                        waiting.append(other)
+    return list(found)
+
+
+def _fix(links: Iterable[Link], reached: Iterable[Flows]) -> None:
+    """Find the bottleneck of each class among the links."""
+    for flows in reached:
+        flows.fixed = NOWHERE
+    fill(link for link in links if link.count)
+
+
+def _loads(reached: Iterable[Flows]) -> dict[Link, float]:
+    """Loads of the links of classes with the rates that were worked out."""
+    loads: dict[Link, float] = {}
+    for flows in reached:
+        more = flows.fixed.share * len(flows.queue) - flows.taken
+        for link in flows.path:
+            loads[link] = loads.get(link, link.load) + more
+    return loads

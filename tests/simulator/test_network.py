@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engine import Engine
-from simulator.network import Network, Nic, max_min_rates
+from simulator.links import max_min_rates
+from simulator.network import Network, Nic
 
 GB = 1e9  # bytes per second: 1 byte per nanosecond
 
@@ -70,6 +71,35 @@ def test_textbook_case():
     2 each, and A's other flows share what is left, 4 each (Bertsekas and Gallager, section 6.5.2)."""
     flows = [(0, 2, 1), (0, 3, 1), (0, 1, 1), (4, 1, 1)]
     assert max_min_rates(flows, [10, 4, 100, 100, 100]) == [4, 4, 2, 2]
+
+
+messages_lists = st.lists(
+    st.tuples(st.integers(0, 3000), st.integers(0, 5), st.integers(0, 5), st.integers(1, 5000)), min_size=1, max_size=40
+)
+
+
+@given(messages_lists, st.lists(st.floats(0.1, 3.0), min_size=8, max_size=8))
+def test_rates_of_a_change_are_those_of_the_whole_network(messages, rates):
+    """Rates are worked out for what a change reaches only; at any time they are the max-min fair ones of all flows.
+
+    Six machines in racks of three, with NICs and uplinks of all speeds.
+    """
+    engine = Engine()
+    nics = [Nic(f"host{i}", rate * GB, 0.0, rack=i // 3) for i, rate in enumerate(rates[:6])]
+    net = Network(engine, nics, [rate * GB for rate in rates[6:]])
+
+    def look(_: None) -> None:
+        found = net.rates()
+        flows = [(*net.path(*pair), count) for pair, (count, _) in found.items()]
+        expected = max_min_rates(flows, [net.rate(link) for link in range(16)])
+        assert [rate / GB for _, rate in found.values()] == pytest.approx(expected, rel=1e-9)
+
+    for start, source, target, size in messages:
+        if source != target:
+            engine.at(start, lambda m: net.send(*m, lambda _: None, None), (source, target, size))
+    for time in range(0, 6000, 97):
+        engine.at(time, look, order=2)
+    engine.run()
 
 
 def test_one_message():
