@@ -127,17 +127,22 @@ class Compositions:
             lambda n: -n.memory_bytes,
         )
 
-    def _picks(self, shape: Shape) -> Iterator[tuple[tuple[Node, ...], tuple[Node, ...]]]:
-        """Embedding and sync servers: as given, or those with most cores, NIC or memory; those meant to serve first."""
-        count, syncs = len(shape.servers), len(shape.sync_servers)
-        yield shape.servers, shape.sync_servers
-        for serve, sync in product((None, *self._orders()), repeat=2):
-            servers = tuple(self._ranked(self.hosts, serve)[:count])
-            left = [node for node in self.hosts if node not in servers]
-            yield servers, tuple(self._ranked(left, sync)[:syncs])
+    def _picks(self, shape: Shape) -> list[tuple[tuple[Node, ...], tuple[Node, ...]]]:
+        """Embedding and sync servers: as given, or with most or least cores, NIC or memory; those meant to serve first."""
+        found = {_kinds(shape.servers, shape.sync_servers): (shape.servers, shape.sync_servers)}
+        for serve in self._servers(self.hosts, len(shape.servers)):
+            taken = {node.name for node in serve}
+            left = [node for node in self.hosts if node.name not in taken]
+            for sync in self._servers(left, len(shape.sync_servers)):
+                found.setdefault(_kinds(serve, sync), (serve, sync))
+        return list(found.values())
 
-    def _ranked(self, hosts: Sequence[Node], order: Order | None) -> list[Node]:
-        return sorted(hosts, key=lambda n: (n.role != "server", order(n))) if order else list(hosts)
+    def _servers(self, hosts: Sequence[Node], count: int) -> list[tuple[Node, ...]]:
+        found: dict[object, tuple[Node, ...]] = {}
+        for order, sign in product(self._orders(), (1, -1)):
+            ranked = sorted(hosts, key=lambda n: (n.role != "server", sign * order(n)))
+            found.setdefault(_kinds(ranked[:count]), tuple(ranked[:count]))
+        return list(found.values())
 
     def _groups(self, shape: Shape, free: Sequence[Node]) -> Iterator[Groups]:
         """Groups of a size: by each order, of all machines or without the kinds that come last in it."""
@@ -178,10 +183,14 @@ def _kind(node: Node) -> tuple[object, ...]:
     )
 
 
+def _kinds(*sets: Sequence[Node]) -> object:
+    return tuple(tuple(map(_kind, nodes)) for nodes in sets)
+
+
 def _signature(shape: Shape) -> object:
     """What two shapes of like machines in like places have in common."""
     groups = sorted(tuple(map(_kind, group)) for group in shape.groups)
-    return tuple(groups), tuple(map(_kind, shape.servers)), tuple(map(_kind, shape.sync_servers))
+    return tuple(groups), _kinds(shape.servers, shape.sync_servers)
 
 
 def ideal(nodes: Sequence[Node], costs: CostTable) -> tuple[Node, ...]:

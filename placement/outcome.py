@@ -20,6 +20,9 @@ from placement.solve import PRECISION
 from problem.errors import BadInput
 from problem.model import Model
 
+#: Unlike groups of a job, each with how many there are like it.
+Kinds = list[tuple[GroupProblem, int]]
+
 
 @dataclass
 class Solved:
@@ -111,7 +114,7 @@ class Outcome:
         return tuple(best.values())
 
 
-def distinct(problems: tuple[GroupProblem, ...]) -> list[tuple[GroupProblem, int]]:
+def distinct(problems: tuple[GroupProblem, ...]) -> Kinds:
     """Group problems that differ in their machines' data, each with the number of groups like it."""
     found: dict[object, tuple[GroupProblem, int]] = {}
     for problem in problems:
@@ -122,14 +125,12 @@ def distinct(problems: tuple[GroupProblem, ...]) -> list[tuple[GroupProblem, int
     return list(found.values())
 
 
-def job_value(
-    kinds: list[tuple[GroupProblem, int]], tags: Mapping[str, Tag], known: Evaluation
-) -> tuple[float | None, str]:
+def job_value(kinds: Kinds, tags: Mapping[str, Tag], known: Evaluation) -> tuple[float | None, str]:
     """Return the samples per second of all groups with some tags; None and a reason if some group lacks memory.
 
     Parameters
     ----------
-    kinds : list of (GroupProblem, int)
+    kinds : Kinds
         Unlike groups, each with how many there are like it.
     tags : Mapping of str to Tag
         The tags.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from bisect import insort
+from collections.abc import Callable
 from dataclasses import replace
 
 from cost_models.sources import CostsFor, cost_source
@@ -24,14 +25,14 @@ from placement.errors import ConstraintsConflict, DoesNotFit, PlacementError
 from placement.evaluate import Evaluation, evaluate
 from placement.group import GroupProblem, server_links
 from placement.nets import Contracted
-from placement.outcome import Outcome, Solved, assumptions, distinct, job_value, no_plan, plan_of
+from placement.outcome import Kinds, Outcome, Solved, assumptions, distinct, job_value, no_plan, plan_of
 from placement.plan import DP, Shard, Tag
 from placement.replan import Previous
 from placement.result import PlacementResult
 from placement.shapes import Shape, Shapes, SolveOptions, default_threads, sync_of, usable
 from placement.sharding import ShardingOptions, shard_tables
 from placement.shares import split_features
-from placement.solve import PRECISION, GroupSolution, Limits, proves, solve_group
+from placement.solve import PRECISION, GroupSolution, limits_of, proves, solve_group
 from placement.table_rules import resolve_rules
 from problem.cluster import Cluster
 from problem.errors import BadInput
@@ -41,10 +42,16 @@ from problem.model import Model
 #: A shape is first solved with effort 1; while the gap of the job is open, the most promising one is solved again with
 #: four times the effort of before, up to this much.
 MOST_EFFORT = 16
+#: Is told the samples per second of the best plan, and those that no plan exceeds.
+News = Callable[[float, float], None]
 
 
 def solve(
-    model: Model, cluster: Cluster, costs_for: CostsFor | None = None, options: SolveOptions | None = None
+    model: Model,
+    cluster: Cluster,
+    costs_for: CostsFor | None = None,
+    options: SolveOptions | None = None,
+    news: News | None = None,
 ) -> PlacementResult:
     """Find the plan that trains most samples per second.
 
@@ -59,6 +66,8 @@ def solve(
         asked once, for the fastest trainer. Other machines scale it.
     options : SolveOptions, optional
         What the user decided.
+    news : callable, optional
+        Is told the samples per second of the best plan, and the bound, whenever a shape has been looked at.
 
     Returns
     -------
@@ -75,14 +84,16 @@ def solve(
         When the options leave no shape.
     """
     options, costs_for = options or SolveOptions(), costs_for or cost_source(model)
-    return answered(lambda wanted: _Search(model, cluster, costs_for, wanted).run(), options)
+    return answered(lambda wanted: _Search(model, cluster, costs_for, wanted, news).run(), options)
 
 
 class _Search:
     """One search."""
 
-    def __init__(self, model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOptions) -> None:
-        self.model, self.began = model, time.monotonic()
+    def __init__(
+        self, model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOptions, news: News | None = None
+    ) -> None:
+        self.model, self.began, self.news = model, time.monotonic(), news
         self.deadline = self.began + options.time_limit_seconds
         self.options = replace(options, pins=resolve_pins(model.graph, options.pins))
         self.rules = resolve_rules(model, options.table_pins, options.keep_together, options.keep_apart)
@@ -126,7 +137,7 @@ class _Search:
     def run(self) -> PlacementResult:
         """Solve shapes, best first, until the bound of the next one meets the best plan."""
         self._resume()
-        waiting = sorted(map(self.compositions.bounded, self.shapes.all()), key=self.bounds.order)
+        self.waiting = waiting = sorted(map(self.compositions.bounded, self.shapes.all()), key=self.bounds.order)
         self.unlike = [(shape, self.bounds.rate(shape)) for shape in waiting if not shape.composed]
         self._sample(waiting)
         while waiting and not self._done(waiting[0]):
@@ -137,12 +148,19 @@ class _Search:
                 self.interrupted, self.deadline, found = True, time.monotonic(), [shape]
             for one in found:
                 insort(waiting, one, key=self.bounds.order)
+            self._tell()
         self._insist()
         if self.best is None:
             if self.interrupted:
                 raise KeyboardInterrupt
             raise no_plan(self.solved, self.refused)
         return self._result(self.best, waiting)
+
+    def _tell(self) -> None:
+        """Say how good the best plan is and what is still possible; what waits is sorted, best first."""
+        if self.news and self.best:
+            rest = [(shape, self.bounds.rate(shape)) for shape in self.waiting[:1]]
+            self.news(self.best.value, Outcome(self.solved, rest, self.best.value, 0.0, self.unlike).bound)
 
     def _resume(self) -> None:
         """Take the earlier plan as it stands for the best one so far, if it still fits and is still allowed."""
@@ -203,6 +221,7 @@ class _Search:
                 return
             self.solved.remove(worst)
             self.solved[-1].bound = min(self.solved[-1].bound, worst.bound)
+            self._tell()
 
     def _done(self, shape: Shape) -> bool:
         if self.best is None:
@@ -229,7 +248,7 @@ class _Search:
             data = Contracted(problem)
             start = self.previous.tags_for(data) if self.previous else None
             floor = 0.0 if shape.mixed else shape.bound_seconds
-            solution = solve_group(data, self._limits(effort), floor, start)
+            solution = solve_group(data, limits_of(self.options, self.deadline, effort), floor, start)
             if self.previous and solution.tags:
                 solution.tags = self.previous.like(data, solution.tags)
             self.interrupted = self.interrupted or solution.interrupted
@@ -270,16 +289,6 @@ class _Search:
         if self.previous:
             moved = self.previous.moved_rows_bytes(shape.servers, self.previous.aligned(shape.servers, shards))
         return seconds + self.options.movement_seconds_per_byte * moved, moved
-
-    def _limits(self, effort: int) -> Limits:
-        return Limits(
-            gap=self.options.gap / 2,
-            deadline=self.deadline,
-            deterministic_seconds=5.0 * effort,
-            rounds=20 * effort,
-            descents=effort,
-            seed=self.options.seed,
-        )
 
     def _problems(self, shape: Shape, shards: tuple[Shard, ...]) -> tuple[GroupProblem, ...]:
         links = server_links(self.model, self.batch, shape.servers, shards, self.costs)
@@ -330,12 +339,12 @@ class _Search:
         if self.large or shares_machine(shape) or self.interrupted:
             return shape.bound_seconds
         relaxed = self.bounds.relaxed(shape, self.bounds.least_cuts(shape))
-        solution = solve_group(Contracted(relaxed), self._limits(1), shape.bound_seconds)
+        solution = solve_group(Contracted(relaxed), limits_of(self.options, self.deadline), shape.bound_seconds)
         self.bounds.learn(shape, solution.bound_seconds)
         self.interrupted = solution.interrupted
         return max(shape.bound_seconds, solution.bound_seconds)
 
-    def _collect(self, found: Solved, kinds: list[tuple[GroupProblem, int]], solution: GroupSolution) -> None:
+    def _collect(self, found: Solved, kinds: Kinds, solution: GroupSolution) -> None:
         """Judge the proposals of one group in all groups; remember the best tags and the baselines."""
         proposed = [(baseline.name, baseline.tags, baseline.evaluation) for baseline in solution.baselines]
         if solution.tags is not None and solution.evaluation is not None:
@@ -343,14 +352,7 @@ class _Search:
         for name, tags, evaluation in proposed:
             self._offer(found, kinds, name, tags, evaluation)
 
-    def _offer(
-        self,
-        found: Solved,
-        kinds: list[tuple[GroupProblem, int]],
-        name: str,
-        tags: dict[str, Tag],
-        evaluation: Evaluation,
-    ) -> None:
+    def _offer(self, found: Solved, kinds: Kinds, name: str, tags: dict[str, Tag], evaluation: Evaluation) -> None:
         """Judge tags in all groups of a shape; remember them if they are its best, and what a baseline is worth."""
         value, reason = job_value(kinds, tags, evaluation)
         if name and (name not in found.baselines or (value or 0.0) > (found.baselines[name][0] or 0.0)):

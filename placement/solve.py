@@ -23,6 +23,7 @@ from placement.evaluate import Evaluation, evaluate
 from placement.formulation import Formulation
 from placement.nets import Contracted
 from placement.plan import DP, Tag
+from placement.shapes import SolveOptions
 
 #: Open items above which a group is solved by local search, and how many clusters its baselines place.
 MOST_ITEMS, CLUSTERS = 200, 60
@@ -61,6 +62,28 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+
+
+def limits_of(options: SolveOptions, deadline: float, effort: int = 1) -> Limits:
+    """Return the limits of one group in a search.
+
+    Parameters
+    ----------
+    options : SolveOptions
+        Of the search.
+    deadline : float
+        Of the search, of ``time.monotonic``.
+    effort : int
+        How often the usual work may be done.
+    """
+    return Limits(
+        gap=options.gap / 2,
+        deadline=deadline,
+        deterministic_seconds=5.0 * effort,
+        rounds=20 * effort,
+        descents=effort,
+        seed=options.seed,
+    )
 
 
 @dataclass

@@ -111,8 +111,9 @@ def command(
         seed=seed,
     )
     costs_for = read_costs(costs, loaded, foreign_costs)
-    with progress("solving"):
-        result = _compressed(solve(loaded, machines, costs_for, options), codecs)
+    with progress("solving") as news:
+        told = solve(loaded, machines, costs_for, options, lambda best, bound: news(_standing(best, bound)))
+        result = _compressed(told, codecs)
     for assumption in result.assumptions:
         say(f"assumed: {assumption}")
     if out is not None:
@@ -120,6 +121,12 @@ def command(
     emit(as_json, result.as_dict(), lambda: to_text(result))
     if result.interrupted:
         raise KeyboardInterrupt("interrupted; the best plan so far is kept")
+
+
+def _standing(best: float, bound: float) -> str:
+    """Say how far a search is."""
+    gap = f", gap {100 * (bound - best) / bound:.2f} %" if 0 < bound < float("inf") else ""
+    return f"{best:,.0f} samples/s, bound {bound:,.0f}{gap}"
 
 
 def _group_size(text: str) -> int | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +67,35 @@ def test_plan_file_names_the_machines(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["solve", "demo", "--max-rows", "1000", "--warm-start", str(plan), "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["hogwild"] == 2
+
+
+def _with_stderr(stderr: int) -> str:
+    """Plan in a process of its own, its stderr as given; return its stdout."""
+    command = [sys.executable, "-m", "hiertrain", *BASE]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=stderr, env=environment, timeout=100, check=True, text=True
+    ).stdout
+
+
+def test_a_terminal_shows_incumbent_bound_and_gap() -> None:
+    """With a terminal as stderr, value, bound and gap are shown while the search goes on; stdout holds the result alone."""
+    ours, theirs = os.openpty()
+    try:
+        result = json.loads(_with_stderr(theirs))
+        shown = os.read(ours, 1 << 16).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert f"{result['samples_per_second']:,.0f} samples/s, bound" in shown
+    assert "gap" in shown
+
+
+def test_without_a_terminal_nothing_moves(tmp_path: Path) -> None:
+    """With a file as stderr, there is no progress in it, and stdout is the same document but for the time it took."""
+    with (tmp_path / "stderr").open("w") as log:
+        result = json.loads(_with_stderr(log.fileno()))
+    said = (tmp_path / "stderr").read_text()
+    assert result["samples_per_second"] > 0
+    assert "bound" not in said
+    assert "\x1b" not in said

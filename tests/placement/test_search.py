@@ -306,6 +306,17 @@ def test_explanation_of_unlike_groups_adds_them_up() -> None:
     assert found.evaluation.samples_per_second > 1.05 * result.objective
 
 
+def test_news_of_a_search_end_with_its_result() -> None:
+    """What is told never falls, is never above the bound that is told with it, and ends with the plan's own value."""
+    told: list[tuple[float, float]] = []
+    model, cluster = _model(pooling=20.0), Cluster("test", nodes(6))
+    result = solve(model, cluster, options=QUICK, news=lambda best, bound: told.append((best, bound)))
+    values = [best for best, _ in told]
+    assert values == sorted(values)
+    assert all(best <= bound for best, bound in told)
+    assert told[-1] == (result.objective, pytest.approx(result.bound))
+
+
 def test_two_groups_have_sync_servers_and_the_easgd_rate() -> None:
     """Two groups are kept together in the background, every 8 steps, with elastic rate 0.9 / groups."""
     plan = _solve(_model(batch=512), nodes(9), SolveOptions(max_replicas=2, group_size=2)).plan
