@@ -86,7 +86,10 @@ def _check_machine(profile: Profile, node: Node, foreign_ok: bool) -> tuple[str,
     if profile.machine == node.kind:
         return ()
     if not foreign_ok:
-        allowed = f"costs are wanted for {node.kind!r}; profile that machine, or ask for a foreign profile explicitly"
+        allowed = (
+            f"costs are wanted for {node.kind!r}: profile that machine, name the profile's machine as its kind in the "
+            "cluster file if it is the same, or accept a foreign profile (--foreign-costs)"
+        )
         raise BadInput(profile.source, "machine", profile.machine, allowed)
     ratio = profile.flops_per_core_second / node.flops_per_core_second
     return (

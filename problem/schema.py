@@ -295,4 +295,4 @@ def _fault(found: Any) -> tuple[Location, str]:
         return location, str(context["error"])
     if found["type"] == "too_short":
         return location, f"must have at least {context['min_length']} item(s)"
-    return location, found["msg"].replace("Input should", "must")
+    return location, found["msg"].replace("Input should", "must").replace("a valid tuple", "a list")

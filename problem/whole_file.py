@@ -12,6 +12,25 @@ from typing import IO
 from problem.errors import BadInput
 
 
+def check_target(path: str | Path | None) -> None:
+    """Refuse, before any work, a path that no file can be written to; None is no path.
+
+    Raises
+    ------
+    BadInput
+        If the folder that the file is to be in does not exist or may not be written to, or the path is a folder itself.
+    """
+    if path is None:
+        return
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise BadInput(path, "folder", str(folder), "an existing folder to write into")
+    if Path(path).is_dir():
+        raise BadInput(path, "file", str(path), "a file to write, not a folder")
+    if not os.access(folder, os.W_OK):
+        raise BadInput(path, "folder", str(folder), "a folder that may be written to")
+
+
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[IO[str]]:
     """Open a text file for writing; it takes its name when the block ends well, and leaves nothing behind otherwise.
@@ -19,11 +38,10 @@ def whole_file(path: str | Path) -> Iterator[IO[str]]:
     Raises
     ------
     BadInput
-        If the folder that the file is to be in does not exist.
+        If there can be no such file.
     """
+    check_target(path)
     target = Path(path)
-    if not target.parent.is_dir():
-        raise BadInput(path, "folder", str(target.parent), "an existing folder to write into")
     with tempfile.NamedTemporaryFile(
         "w", dir=target.parent, prefix=f".{target.name}.", delete=False, encoding="utf-8"
     ) as file:

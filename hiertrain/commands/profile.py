@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hiertrain.output import emit, progress, table
+from problem.whole_file import check_target
 
 if TYPE_CHECKING:
     from cost_models.fit import Residual
@@ -30,6 +31,7 @@ def command(
     from executor.profiler import BATCHES, QUICK, measure_machine
     from hiertrain.loading import read_model, shapes_to_fit
 
+    check_target(out)
     with progress("measuring") as watch:
         loaded = read_model(model, max_rows)
         profile = measure_machine(loaded, () if quick else shapes_to_fit(), QUICK if quick else BATCHES, watch=watch)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hiertrain.output import emit, progress
+from problem.whole_file import check_target
 
 
 def command(
@@ -26,6 +27,7 @@ def command(
     from placement.planfile import load_plan
     from simulator.simulate import simulate
 
+    check_target(out)
     loaded = load_plan(plan)
     with progress("simulating") as tell:
         simulated = simulate(loaded.plan, loaded.costs, steps=steps, record=True)

@@ -12,6 +12,7 @@ import typer
 from hiertrain.output import emit, progress, table
 from problem.errors import BadInput
 from problem.units import format_throughput
+from problem.whole_file import check_target
 
 if TYPE_CHECKING:
     from executor.guard import Badge
@@ -105,6 +106,7 @@ def command(
     if backend is Backend.MPI:
         guarded(as_rank, hang_seconds)
         return
+    check_target(trace)
     loaded = _load(plan, nic_rate)
     with progress("training") as watch:
         outcome = train(loaded.plan, loaded.costs, steps, str(clock), logs, hang_seconds, watch, saved, throttled)

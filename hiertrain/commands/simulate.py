@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hiertrain.output import emit, progress_bar
+from problem.whole_file import check_target
 
 if TYPE_CHECKING:
     from placement.plan import Plan
@@ -56,6 +57,7 @@ def command(
     from simulator.relief import relieve
     from simulator.simulate import simulate
 
+    check_target(trace)
     loaded, disturbed = load_plan(plan), load_conditions(faults) if faults is not None else UNDISTURBED
     settings: dict[str, Any] = {"steps": steps, "fidelity": str(fidelity)}
     settings["sharing"] = Sharing(cores) if cores is not None else None

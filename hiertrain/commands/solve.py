@@ -12,6 +12,7 @@ import typer
 from hiertrain.output import emit, progress, say
 from problem.errors import BadInput
 from problem.units import format_throughput
+from problem.whole_file import check_target
 
 if TYPE_CHECKING:
     from placement.plan import Tag
@@ -35,13 +36,21 @@ class Mode(StrEnum):
     FOREGROUND = "foreground"
 
 
+#: Samples of a batch, and threads of a rank, above which a number can only be a slip.
+MOST = 10**9
+
+
 def command(
     model: Annotated[str, typer.Argument(help="Preset, or a file (.toml, .csv, .json, .onnx, ..).")],
     cluster: Annotated[str | None, typer.Option(help="Preset with a count (fb-1s-18c:32), local, or a file.")] = None,
     costs: Annotated[Path | None, typer.Option(help="Profile of the machines; default: roofline.")] = None,
     foreign_costs: Annotated[bool, typer.Option(help="Accept a profile of another machine, scaled.")] = False,
-    batch: Annotated[int | None, typer.Option(min=1, help="Samples per thread and step; default: the model's.")] = None,
-    hogwild: Annotated[int | None, typer.Option(min=1, help="Threads per rank; default: 1.2 per core.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Samples per thread, step; default: the model's.")
+    ] = None,
+    hogwild: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Threads per rank; default: 1.2 per core.")
+    ] = None,
     group_size: Annotated[str, typer.Option(help="Nodes per group: auto, or a number.")] = "auto",
     ranks: Annotated[int | None, typer.Option(min=1, help="Data-parallel ranks per group; default: all nodes.")] = None,
     max_replicas: Annotated[int, typer.Option(min=1, help="Most groups that quality allows.")] = 15,
@@ -85,6 +94,7 @@ def command(
     from placement.search import solve
     from placement.shapes import SolveOptions
 
+    check_target(out)
     loaded, start = read_model(model, max_rows), load_plan(warm_start).plan if warm_start else None
     machines = without_nodes(
         read_cluster(cluster, model) if cluster or not start else plan_cluster(start), lost_node or ()

@@ -121,6 +121,7 @@ def test_a_failed_scenario_is_a_row_with_its_reason(sweep: Sweep) -> None:
         (TOML.replace("[2, 4]", "[0]"), "hogwild"),
         (TOML.replace('model = ["demo"]', ""), "model"),
         ("grid = 3", "grid"),
+        (TOML.replace('["demo"]', '"demo"'), "model = 'demo': must be a list"),
     ],
 )
 def test_bad_sweep_files_are_refused(text: str, word: str, tmp_path: Path) -> None:

@@ -205,3 +205,23 @@ def test_explain_against_an_earlier_plan(plan: Path) -> None:
     printed = hiertrain("explain", plan, "--against", plan).stdout
     assert "(1.00)" in printed
     assert "0 bytes" in printed
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), [("solve", "--out"), ("simulate", "--trace"), ("run", "--trace"), ("profile", "--out")]
+)
+def test_a_file_that_cannot_be_written_is_refused_before_any_work(
+    command: str, option: str, plan: Path, tmp_path: Path
+) -> None:
+    """A folder as file to write: one line that names it and nothing else, so nothing was computed in vain."""
+    about = {"solve": ["demo", *SMALL], "profile": ["demo"]}.get(command, [plan])
+    done = hiertrain(command, *about, option, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == f"hiertrain: {tmp_path}: file = '{tmp_path}': a file to write, not a folder\n"
+
+
+def test_a_batch_beyond_all_bounds_is_refused() -> None:
+    """A batch of twenty digits was an internal error."""
+    done = hiertrain("solve", "demo", "--cluster", "local:2", "--batch", "9" * 20)
+    assert done.returncode == 2
+    assert "--batch" in done.stderr

@@ -1,0 +1,35 @@
+"""Files that appear complete or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from problem.errors import BadInput
+from problem.whole_file import whole_file
+
+
+@pytest.mark.parametrize("name", ["folder", "nowhere/file"])
+def test_bug_a_folder_as_target_left_a_neighbour_behind(name, tmp_path):
+    """A path that is a folder, or lies in none, is refused before anything is written; nothing is left behind."""
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BadInput, match="folder"), whole_file(tmp_path / name):
+        pytest.fail("opened")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert not list((tmp_path / "folder").iterdir())
+
+
+def test_a_file_takes_its_name_when_it_is_whole(tmp_path):
+    """An error while writing leaves the file that was there, and no other."""
+    path = tmp_path / "x.json"
+    with whole_file(path) as file:
+        file.write("first")
+
+    def fail() -> None:
+        with whole_file(path) as file:
+            file.write("second")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert path.read_text() == "first"
+    assert [one.name for one in tmp_path.iterdir()] == ["x.json"]
