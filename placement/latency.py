@@ -231,11 +231,13 @@ class Session:
 
     def _bring(self, table: str, place: int) -> None:
         """Fetch pooled rows on the rank, and send them on, with those that travel together, to another node once."""
+        if (self._first(table), place) in self.parts:
+            return
         for name in self.wires.bundle(table) if place != self.rank else (table,):
             if name not in self.fetched:
                 self.fetch(name)
         first = self._first(table)
-        if place != self.rank and (first, place) not in self.parts:
+        if place != self.rank:
             self.parts[first, place] = 0
             self._post(first, self.wires.message(table, gradient=False), self.rank, place)
 
