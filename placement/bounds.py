@@ -7,7 +7,8 @@ below a plan in hand is never solved.
 Equal tables are bounded jointly with their sharding: less work on a server means more cuts (``cuts``), and each cut is
 one more request for every rank, with all ids of a table (and one more whole answer, where columns cannot be cut). A
 sharding with k cuts loads some server with at least v(k) tables' work and
-every rank with k more shards, so the bounds of the leaves (v(k), k) together bound every sharding.
+every rank with k more shards, so the bounds of the leaves (v(k), k) together bound every sharding. Unlike tables are
+bounded jointly with their sharding by the level below which they need more shards (``shard_bounds.ShardCurve``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -22,17 +24,25 @@ import numpy.typing as npt
 from cost_models.costs import CostTable, PhaseCost
 from cost_models.memory import ids_bytes, pooled_bytes
 from placement.cuts import candidates, cut_count, fewest_cuts
+from placement.exchange_bound import Exchange, least_exchange
 from placement.group import GroupProblem, ServerLink
 from placement.loads import fixed_tally, runs_backward
 from placement.nets import RANK, Contracted
 from placement.plan import Tag
 from placement.shapes import Shape, Side
-from placement.shard_bounds import fewest_shards, sharding_bound
+from placement.shard_bounds import ShardCurve, TableNeeds, sharding_bound
 from placement.shard_state import UNIT, Sharding
 from placement.table_rules import NO_RULES, TableRules
 from problem.cluster import Node
 from problem.model import Model
 
+#: Most servers for which a table's shards are counted; a level that needs more is not bounded further.
+MOST_SHARDS = 512
+#: Relative precision of bounds that are found by bisection: rounding down is what keeps them valid.
+FINE = 1e-6
+#: Bytes of a probe for what messages cost, and its machine.
+MEGA = 10**6
+PROBE = Node("server", "server", "", 1, 1.0, 1.0, 0, 1.0, 0.0)
 #: What a rank pulls at least: messages each way, bytes of ids, bytes of pooled rows.
 Pull = tuple[int, int, int]
 
@@ -80,13 +90,12 @@ class Bounds:
         self._server_bound: dict[tuple[str, ...], float] = {}
         self._proven: dict[object, list[tuple[Pull, float]]] = {}
         self._parts_of: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
-        self._pull_costs: dict[object, tuple[float, float]] = {}
+        self._curves: dict[tuple[float, ...], ShardCurve] = {}
         readers = [model.readers[table.name] for table in model.tables]
         self._ids, self._pooled = (
             np.array([sum(size(f, batch) for f in r) for r in readers], np.int64) for size in (ids_bytes, pooled_bytes)
         )
         self._cut_by_columns = np.array([table.dim >= 2 * UNIT for table in model.tables], bool)
-        self._work: tuple[PhaseCost, PhaseCost, float] | None = None
 
     def order(self, shape: Shape) -> tuple[float, int, int]:
         """Sort key of shapes: most promising first, then fewest machines, then smallest groups."""
@@ -101,12 +110,14 @@ class Bounds:
         """Return the shape with its quick bound."""
         return replace(shape, bound_seconds=max(self.server_seconds(shape), self._group_seconds(shape)))
 
-    # ---- equal tables
+    # ---- shapes with their cuts
 
     def refine(self, shape: Shape) -> Shape:
         """Return the shape with the number of cuts that balances servers and ranks best, and its bound."""
-        if not self.equal_tables or shares_machine(shape):
+        if not shape.servers or shares_machine(shape):
             return replace(shape, refined=True)
+        if not self.equal_tables:
+            return replace(shape, bound_seconds=self._level(shape), refined=True)
         values = candidates(len(self.model.tables), len(shape.servers))
         first = bisect_left(values, True, key=lambda v: self._served(shape, v) >= self._pulled(shape, v))
         return min(
@@ -147,9 +158,7 @@ class Bounds:
         largest = max((node.memory_bytes for node in shape.servers), default=1)
         sessions = len(shape.groups) * shape.ranks * self.hogwild
         if (largest, sessions) not in self._parts_of:
-            state = Sharding(self.model, self.batch, (), self.costs, sessions, local=self.local, columns=True)
-            parts = [fewest_shards(state, table, largest) for table in self.model.tables]
-            self._parts_of[largest, sessions] = np.array(parts, np.int64)
+            self._parts_of[largest, sessions] = self._needs.fewest_shards(largest, sessions).astype(np.int64)
         return self._parts_of[largest, sessions].clip(1, max(1, len(shape.servers)))
 
     def _cuts(self, shape: Shape, per_server: float) -> float:
@@ -183,19 +192,28 @@ class Bounds:
 
     # ---- relaxations
 
-    @property
+    @cached_property
     def work(self) -> tuple[PhaseCost, PhaseCost, float]:
         """One batch's work of all operators, of those that stay with the rank, and the longest path in core-seconds."""
-        if self._work is None:
-            self._work = self._total_work()
-        return self._work
-
-    def _total_work(self) -> tuple[PhaseCost, PhaseCost, float]:
-        empty = GroupProblem(self.model, self.costs, (), self.batch, pins=self.pins)
-        data = Contracted(empty)
+        data = self._alone
         total = sum((work.work for work in data.work), PhaseCost())
         stay = [w.work for item, w in zip(data.items, data.work, strict=True) if data.item_of[item.ops[0]] == RANK]
-        return total, sum(stay, PhaseCost()), self._longest_path(empty)
+        return total, sum(stay, PhaseCost()), self._longest_path(data.problem)
+
+    @cached_property
+    def _alone(self) -> Contracted:
+        """The operators, without machines."""
+        return Contracted(GroupProblem(self.model, self.costs, (), self.batch, pins=self.pins))
+
+    @cached_property
+    def exchange(self) -> Exchange:
+        """What a group exchanges at least for each rank but one."""
+        return least_exchange(self._alone)
+
+    @cached_property
+    def _needs(self) -> TableNeeds:
+        """What tables ask of any server."""
+        return TableNeeds(Sharding(self.model, self.batch, (), self.costs, 1, local=self.local, columns=True))
 
     def _longest_path(self, problem: GroupProblem) -> float:
         longest: dict[str, float] = {}
@@ -206,40 +224,76 @@ class Bounds:
             longest[op.name] = own + max((longest[name] for name in op.inputs), default=0.0)
         return max(longest.values(), default=0.0) + self.costs.next_batch_seconds + self.costs.metric_seconds
 
-    def _group_seconds(self, shape: Shape, cuts: int = 0) -> float:
-        """Lower bound of the step of the first group, with some more shards than tables; of unlike groups, the mean step.
+    def _group_seconds(self, shape: Shape, cuts: int = 0, more_ids_bytes: int = 0) -> float:
+        """Lower bound of the step of the first group, with some more shards, or bytes of ids, than tables have.
 
-        The mean is the harmonic one: rates add up.
+        Of unlike groups, the mean step: the harmonic one, as rates add up.
         """
         if shape.mixed:
             alone = [replace(shape, groups=(group,), mixed=False) for group in shape.groups]
-            seconds = [self._group_seconds(one, cuts) for one in alone]
+            seconds = [self._group_seconds(one, cuts, more_ids_bytes) for one in alone]
             return len(seconds) / sum(1 / s for s in seconds) if all(seconds) else 0.0
-        (total, stay, path), group = self.work, shape.groups[0]
-        own, moved = (0.0, 0.0) if shares_machine(shape) else self.pulls(shape, cuts)
+        (total, stay, path), group, others = self.work, shape.groups[0], shape.ranks - 1
+        own, moved = (0.0, 0.0) if shares_machine(shape) else self.pulls(shape, cuts, more_ids_bytes)
         slow = [self.costs.slowdown(node) for node in group]
         cores = sum(node.cores / s for node, s in zip(group, slow, strict=True))
         bandwidth = sum(node.memory_bandwidth_bytes_per_second for node in group)
         least = [(own + stay.core_seconds) * s / n.cores for n, s in zip(group[: shape.ranks], slow, strict=False)]
-        served = {node.host for node in shape.servers}
+        hosts, served = {node.host for node in group}, {node.host for node in shape.servers}
         nic = [moved / node.nic_bytes_per_second for node in group[: shape.ranks] if moved and node.host not in served]
+        sent = (0.0 if hosts & served else shape.ranks * moved) + others * self.exchange.sent_bytes
+        if others and len(hosts) == len(group):
+            nic.append(sent / sum(node.nic_bytes_per_second for node in group))
         return max(
-            shape.ranks * (own + total.core_seconds) / cores,
+            (shape.ranks * (own + total.core_seconds) + others * self.exchange.core_seconds) / cores,
             shape.ranks * total.traffic_bytes / bandwidth,
             *least,
             *nic,
             path * min(slow) / self.hogwild,
         )
 
-    def pulls(self, shape: Shape, cuts: int) -> tuple[float, float]:
+    def _level(self, shape: Shape) -> float:
+        """Least step of servers and group together: the faster the servers, the more shards, and the more ranks send."""
+        steps, curve, low = len(shape.groups) * shape.ranks, self._curve(shape), shape.bound_seconds
+
+        def group(seconds: float) -> float:
+            return self._group_seconds(shape, more_ids_bytes=curve.more_ids_bytes(seconds / steps))
+
+        high = group(low)
+        while high - low > FINE * low:
+            middle = (low + high) / 2
+            low, high = (middle, high) if group(middle) > middle else (low, middle)
+        return low
+
+    def _curve(self, shape: Shape) -> ShardCurve:
+        """How the tables' shards depend on the load of servers as fast as the fastest."""
+        state = Sharding(self.model, self.batch, shape.servers, self.costs, 1, local=self.local)
+        fastest = state.rates.max(axis=0)
+        key = tuple(fastest.tolist())
+        if key not in self._curves:
+            self._curves[key] = ShardCurve(self._needs, fastest, self._ids, MOST_SHARDS)
+        return self._curves[key]
+
+    def pulls(self, shape: Shape, cuts: int, more_ids_bytes: int = 0) -> tuple[float, float]:
         """Return the core-seconds of a rank's fixed work, and bytes on its NIC if it shares no host with a server."""
-        rank, pull = shape.groups[0][0], self._pull(shape, cuts)
-        near = tuple(i for i, server in enumerate(shape.servers[: pull[0]]) if server.host == rank.host)
-        if (pull, near) not in self._pull_costs:
-            fixed = fixed_tally(replace(self.relaxed(shape, cuts), nodes=(rank,), ranks=1, groups=1))
-            costs = sum(part[0] for part in fixed.core.values()), max(fixed.tx[0], fixed.rx[0])
-            self._pull_costs[pull, near] = costs
-        return self._pull_costs[pull, near]
+        core, tx, rx = self._pull_terms @ np.array([1.0, *self._pull(shape, cuts, more_ids_bytes)])
+        return float(core), float(max(tx, rx))
+
+    @cached_property
+    def _pull_terms(self) -> npt.NDArray[np.float64]:
+        """(3, 4) Core-seconds, bytes out and bytes in of a rank's fixed work: in all, per server, byte of ids and pooled."""
+        probes = [(1, 0, 0), (2, 0, 0), (1, MEGA, 0), (1, 0, MEGA)]
+        found = np.array([self._fixed(*probe) for probe in probes])
+        slopes = (found[1:] - found[0]) / np.array([[1], [MEGA], [MEGA]])
+        return np.vstack([found[0] - slopes[0], slopes]).T
+
+    def _fixed(self, count: int, ids: int, pooled: int) -> tuple[float, float, float]:
+        """Core-seconds, bytes out and bytes in of a rank that pulls so much from so many servers, as the tally has it."""
+        rank = replace(PROBE, name="rank", host="rank")
+        links = (ServerLink(PROBE, (), ids // count, pooled // count, PhaseCost(), PhaseCost()),) * count
+        bare = replace(self.model, tables=(), shared=())
+        fixed = fixed_tally(GroupProblem(bare, self.costs, (rank,), self.batch, servers=links))
+        return sum(part[0] for part in fixed.core.values()), fixed.tx[0], fixed.rx[0]
 
     def relaxed(self, shape: Shape, cuts: int = 0) -> GroupProblem:
         """Return a group's problem that no sharding of a shape makes harder.
@@ -269,10 +323,10 @@ class Bounds:
             links,
         )
 
-    def _pull(self, shape: Shape, cuts: int) -> Pull:
+    def _pull(self, shape: Shape, cuts: int, more_ids_bytes: int = 0) -> Pull:
         """Every shard takes all ids of its table; pooled rows come once if columns may be cut, else with every shard."""
         parts, more = self._parts(shape), 1 + cuts / max(1, len(self.model.tables))
-        ids = max(int(parts @ self._ids), more * int(self._ids.sum()))
+        ids = max(int(parts @ self._ids), more * int(self._ids.sum()) + more_ids_bytes)
         pooled = float(np.where(self._cut_by_columns, 1, parts) @ self._pooled)
         if self.equal_tables and self.model.tables[0].dim < 2 * UNIT:
             pooled = max(pooled, more * int(self._pooled.sum()))
@@ -312,7 +366,7 @@ class Bounds:
             state = Sharding(
                 self.model, self.batch, shape.servers, self.costs, 1, local=self.local, rules=self.rules, columns=True
             )
-            self._server_bound[names] = sharding_bound(state)
+            self._server_bound[names] = sharding_bound(state, self._needs)
         return self._server_bound.get(names, 0.0) * len(shape.groups) * shape.ranks
 
 

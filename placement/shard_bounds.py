@@ -8,59 +8,109 @@ from __future__ import annotations
 
 import numpy as np
 
-from placement.shard_state import UNIT, Floats, Sharding, whole_piece
-from problem.model import EmbeddingTable
+from placement.shard_state import UNIT, Floats, Ints, Sharding, whole_piece
+
+#: Levels that a curve holds at most; where there are more, only the first shards of each table count.
+MOST_LEVELS = 10**6
 
 
-def sharding_bound(state: Sharding) -> float:
+class TableNeeds:
+    """What tables ask of any server, whatever the number of servers: counted once for the bounds of all numbers.
+
+    Parameters
+    ----------
+    state : Sharding
+        Tables, and whether rows and columns may be cut; its servers do not count.
+    """
+
+    def __init__(self, state: Sharding) -> None:
+        tables = state.model.tables
+        self.row_splits, self.whole = state.row_splits, state.whole()
+        self.in_strips = np.array([state.columns and table.dim >= 2 * UNIT for table in tables], bool)
+        widths = [0 if strips else table.dim for table, strips in zip(tables, self.in_strips, strict=True)]
+        least = [state.each(table.name, width) for table, width in zip(tables, widths, strict=True)]
+        self.each = np.array(least).reshape(-1, 4) if state.row_splits else self.whole
+        self.session = np.array([state.session_bytes(t, w) for t, w in zip(tables, widths, strict=True)], float)
+        self.row = np.array([table.bytes_per_row for table in tables], float)
+        self.rows = np.array([table.rows for table in tables], float)
+
+    def fewest_shards(self, memory_bytes: int, sessions: int) -> Floats:
+        """Return (table,) how many shards each table needs at least, each with buffers in some bytes of memory.
+
+        Parameters
+        ----------
+        memory_bytes : int
+            Of the largest server.
+        sessions : int
+            That have buffers there.
+        """
+        room = np.maximum(1.0, memory_bytes - sessions * self.session)
+        rows = np.maximum(1.0, np.floor(room / self.row * (1 + 1e-12)))
+        strips = np.ceil(self.rows * self.row / room * (1 - 1e-12))
+        return np.asarray(np.maximum(1.0, np.where(self.in_strips, strips, np.ceil(self.rows / rows))))
+
+
+class ShardCurve:
+    """How many shards tables need, and the ids that come with them, at each level of the servers' load.
+
+    A shard costs its server ``each`` and a share of the rest, so below the level each + share / n a table needs more than
+    n shards, on as many servers. All these levels, sorted, with the sums of ids beside them, answer for every level and
+    every number of servers by binary search.
+
+    Parameters
+    ----------
+    needs : TableNeeds
+        The tables.
+    fastest : (4,) array
+        Rates of the fastest server.
+    ids_bytes : (table,) array of int
+        Bytes of ids of one batch, which come with every shard.
+    servers : int
+        Most servers there are.
+    """
+
+    def __init__(self, needs: TableNeeds, fastest: Floats, ids_bytes: Ints, servers: int) -> None:
+        share, each = (needs.whole - needs.each) / fastest, needs.each / fastest
+        least = float((each + share / servers).max(initial=0.0))
+        open_ = np.flatnonzero((each + share).max(axis=1, initial=0.0) > least)
+        count = np.arange(1, min(servers, 2 + MOST_LEVELS // max(1, len(open_))))
+        levels = (each[open_, None] + share[open_, None] / count[:, None]).max(axis=2, initial=0.0) * (1 - 1e-9)
+        order = np.argsort(-levels, axis=None, kind="stable")
+        self._falling = -levels.ravel()[order]
+        self._more = np.concatenate([[0], np.cumsum(np.repeat(ids_bytes[open_], len(count))[order])])
+
+    def more_ids_bytes(self, level_seconds: float) -> int:
+        """Return the bytes of ids besides those of whole tables, if no server is busier than a level."""
+        return int(self._more[np.searchsorted(self._falling, -level_seconds, side="left")])
+
+
+def sharding_bound(state: Sharding, needs: TableNeeds | None = None) -> float:
     """Return the seconds that no sharding of the state's tables over its servers is below.
 
     Parameters
     ----------
     state : Sharding
         Servers, and whether rows and columns may be cut; what is placed does not count.
+    needs : TableNeeds, optional
+        Of these tables, if they were counted before.
     """
     if not state.model.tables or not len(state.nodes):
         return 0.0
-    whole, fastest = state.whole(), state.rates.max(axis=0)
-    each = np.array([_each(state, table) for table in state.model.tables]) if state.row_splits else whole
+    needs = needs or TableNeeds(state)
+    whole, each, fastest = needs.whole, needs.each, state.rates.max(axis=0)
     spread = whole.sum(axis=0) / state.rates.sum(axis=0)
     packed = [packing_bound(each[:, i].tolist(), len(state.nodes)) / fastest[i] for i in range(4)]
-    return float(max(*spread, *packed, *_ruled_seconds(state), *_cut_seconds(state, whole - each, each)))
+    return float(max(*spread, *packed, *_ruled_seconds(state), *_cut_seconds(state, needs)))
 
 
-def _each(state: Sharding, table: EmbeddingTable) -> Floats:
-    """(4,) What each shard of a table asks for at least."""
-    return state.each(table.name, 0 if _in_strips(state, table) else table.dim)
-
-
-def _in_strips(state: Sharding, table: EmbeddingTable) -> bool:
-    return state.columns and table.dim >= 2 * UNIT
-
-
-def _cut_seconds(state: Sharding, share: Floats, each: Floats) -> list[float]:
+def _cut_seconds(state: Sharding, needs: TableNeeds) -> list[float]:
     """Seconds that each resource needs at least, as many shards being counted as that makes necessary."""
-    fastest, fewest = state.rates.max(axis=0), _fewest_shards(state)
-    return [
-        level_bound(share[:, i] / fastest[i], each[:, i] / fastest[i], len(state.nodes), fewest)
-        for i in range(4)
-        if np.isfinite(fastest[i]) and state.row_splits
-    ]
-
-
-def _fewest_shards(state: Sharding) -> Floats:
-    """(table,) Shards that the memory of the largest server makes necessary."""
+    servers, fastest = len(state.nodes), state.rates.max(axis=0)
     largest = int(max(node.memory_bytes for node in state.nodes))
-    needed = [fewest_shards(state, table, largest) for table in state.model.tables]
-    return np.asarray(np.minimum(np.array(needed, dtype=float), len(state.nodes)))
-
-
-def fewest_shards(state: Sharding, table: EmbeddingTable, memory_bytes: int) -> int:
-    """Return how many shards a table needs at least, each with the sessions' buffers in some bytes of memory."""
-    if _in_strips(state, table):
-        return max(1, -(-table.total_bytes // max(1, memory_bytes - state.buffer(table, 0))))
-    rows = max(1, (memory_bytes - state.buffer(table, table.dim)) // table.bytes_per_row)
-    return -(-table.rows // rows)
+    fewest = np.minimum(needs.fewest_shards(largest, state.sessions), servers)
+    share, each = (needs.whole - needs.each) / fastest, needs.each / fastest
+    finite = np.flatnonzero(np.isfinite(fastest) if state.row_splits else np.zeros(4, bool))
+    return [level_bound(share[:, i], each[:, i], servers, fewest) for i in finite]
 
 
 def _ruled_seconds(state: Sharding) -> list[float]:

@@ -179,8 +179,11 @@ class Sharding:
 
     def buffer(self, table: EmbeddingTable, width: int) -> int:
         """Memory of the sessions' buffers for one shard of some columns."""
-        features = self.model.readers[table.name]
-        return self.sessions * sum(shard_in_flight_bytes(feature, self.batch, width) for feature in features)
+        return self.sessions * self.session_bytes(table, width)
+
+    def session_bytes(self, table: EmbeddingTable, width: int) -> int:
+        """Memory of one session's buffers for one shard of some columns."""
+        return sum(shard_in_flight_bytes(feature, self.batch, width) for feature in self.model.readers[table.name])
 
     def popularity(self, table: EmbeddingTable) -> Mixture:
         """Return how often which rows of a table are read, features weighed by the core-seconds that are shared out."""
