@@ -120,7 +120,12 @@ def _rows(path: str | Path) -> Iterator[list[str]]:
                         raise _fault(path, number, fields)
                     yield fields
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(path, "file", str(error), "must be a readable text file in Criteo's layout") from error
+        raise BadInput(
+            path,
+            "file",
+            getattr(error, "strerror", None) or str(error),
+            "must be a readable text file in Criteo's layout",
+        ) from error
 
 
 def _line_rule(separator: str) -> Callable[[str], re.Match[str] | None]:

@@ -115,7 +115,9 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
                 if line.strip(" \r\n"):
                     yield number, line.rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(path, "file", str(error), "must be a readable text file") from error
+        raise BadInput(
+            path, "file", getattr(error, "strerror", None) or str(error), "must be a readable text file"
+        ) from error
 
 
 # ---- columns by name
