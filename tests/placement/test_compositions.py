@@ -60,7 +60,7 @@ def _instance(seed: int) -> tuple[Model, CostTable, tuple[Node, ...], SolveOptio
         servers=1 if tables else None,
         sync_servers=1,
         gap=0.0,
-        time_limit_seconds=30,
+        time_limit_seconds=300,
     )
     return Model("random", Graph(tuple(graph)), tables, batch=4), costs, machines, options
 
