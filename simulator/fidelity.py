@@ -26,9 +26,9 @@ class Fidelity(StrEnum):
     FLUID = "fluid"
 
 
-#: Classes of flows times messages, over a run, above which ``auto`` takes fifo: about a minute of max-min shares at
-#: some 2 us per class and change (research: one solve of 100 classes took 158 us in Python).
-AFFORDABLE = 15_000_000
+#: Classes of flows times messages, over a run, above which ``auto`` takes fifo: about a minute at most. Measured: 0.06 to
+#: 0.4 us each, from 64 servers to 8 (docs/simulation.md, "Speed").
+AFFORDABLE = 100_000_000
 
 
 def choose(fidelity: Fidelity, job: JobPrograms, folding: Folding, steps: int) -> Fidelity:
@@ -48,5 +48,5 @@ def fluid_work(job: JobPrograms, folding: Folding) -> int:
             reduces = sum(isinstance(i, AllReduce) for i in program.instructions)
             messages += sum(isinstance(i, Send) for i in ends) + 2 * slices * reduces
             classes += len({(type(i), i.peer) for i in ends if isinstance(i, Send)}) + min(1, reduces) * slices
-    groups = len(plan.groups) // folding.groups
+    groups = folding.simulated_groups(plan)
     return messages * plan.hogwild * groups * classes * groups

@@ -26,20 +26,31 @@ class Folding:
 
     Parameters
     ----------
-    groups, ranks : int
-        Groups, and ranks of each group, that the simulated one stands for.
+    groups : float
+        Groups that each simulated one stands for; a fraction where the number of those simulated does not divide theirs.
+    ranks : int
+        Ranks of each group that the simulated one stands for.
     merged : bool
         Whether each rank sends one message per phase of an all-reduce, and successive work of a worker is one job.
     """
 
-    groups: int = 1
+    groups: float = 1
     ranks: int = 1
     merged: bool = False
 
     @property
-    def copies(self) -> int:
+    def copies(self) -> float:
         """Sessions that each simulated one stands for."""
         return self.groups * self.ranks
+
+    def simulated_groups(self, plan: Plan) -> int:
+        """Groups that are simulated."""
+        return round(len(plan.groups) / self.groups)
+
+    def with_groups(self, plan: Plan, count: int) -> Folding:
+        """Let at least so many groups be simulated, if there are as many."""
+        groups = len(plan.groups)
+        return replace(self, groups=min(self.groups, groups / min(count, groups)))
 
 
 #: Everything is simulated by itself.

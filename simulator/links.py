@@ -45,6 +45,8 @@ class Link:
         Heap of (clock at the end, sequence, epoch, class): the first flow to end of each of these classes, and stale ones.
     end, armed : int
         When the first of them ends, at the present rate; time of the valid event, not after that, -1 for none.
+    stirred : bool
+        Whether ``end`` may be another because the heads have changed.
     """
 
     __slots__ = (
@@ -62,6 +64,7 @@ class Link:
         "rate",
         "share",
         "since",
+        "stirred",
     )
 
     def __init__(self, index: int, capacity: float) -> None:
@@ -71,6 +74,7 @@ class Link:
         self.load = self.rate = self.clock = self.share = 0.0
         self.heads: list[tuple[float, int, int, Flows]] = []
         self.armed = -1
+        self.stirred = False
 
     def advance(self, now: int) -> None:
         """Bring the clock up to date."""
@@ -91,6 +95,7 @@ class Link:
     def lose(self) -> None:
         """Have one class less."""
         self.members -= 1
+        self.stirred = True
         if not self.members:
             self.clock, self.rate, self.armed = 0.0, 0.0, -1
             self.heads.clear()
@@ -155,7 +160,7 @@ class Flows:
             end = link.clock - self.offset + size
             heappush(queue, (end, sequence, what))
             if queue[0][1] == sequence:
-                heappush(link.heads, (end + self.offset, sequence, self.epoch, self))
+                self.show(link)
         for crossed in self.path:
             crossed.count += 1
 
@@ -179,6 +184,7 @@ class Flows:
 
     def show(self, link: Link) -> None:
         """Tell the bottleneck which flow ends first."""
+        link.stirred = True
         end, sequence, _ = self.queue[0]
         heappush(link.heads, (end + self.offset, sequence, self.epoch, self))
 

@@ -175,8 +175,8 @@ class Network:
         for link, load in loads.items():
             link.load = load
         for link in links:
-            if link.members:
-                link.rate = link.share
+            if link.members and (link.stirred or link.rate != link.share or link.armed < 0):
+                link.rate, link.stirred = link.share, False
                 self._arm(link, now)
 
     def _arm(self, link: Link, now: int) -> None:

@@ -104,7 +104,9 @@ class Observer:
         period = plan.sync.gap if plan.sync is not None and plan.sync.mode == "foreground" else 1
         if self.scenario.mixing and self.steps - self.warmup >= 4 * STRATA:
             period = math.lcm(period, STRATA)  # whole strata: their mean is 1
-        return statistics.estimate(done, begun, plan.batch, self.warmup, period)
+        known = self.scenario.mixing and not self.scenario.conditions.workers_differ  # then the mean factor is 1
+        factors = [rank.factors for rank in self.ranks] if known else None
+        return statistics.estimate(done, begun, plan.batch, self.warmup, period, factors)
 
     def step(self, runner: Runner) -> None:
         """Note the end of a worker's step; called by the interpreter."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from placement.plan import Plan
 from programs.instructions import SyncStep
 from programs.timeline import Timeline, WorkerTimeline
 from simulator.conditions import Conditions
@@ -178,9 +179,10 @@ def _worker_timeline(runner: Runner, scenario: Scenario) -> WorkerTimeline:
     return WorkerTimeline(worker.name, worker.node.name, worker.role, worker.program, *seconds)
 
 
-def _folded(folding: Folding) -> Iterator[str]:
+def _folded(folding: Folding, plan: Plan) -> Iterator[str]:
     if folding.groups > 1:
-        yield f"One group was simulated for {folding.groups} alike, with its part of the servers."
+        found = folding.simulated_groups(plan)
+        yield f"Groups that were simulated: {found} for {len(plan.groups)} alike, with their part of the servers."
     if folding.ranks > 1:
         yield f"One rank was simulated for {folding.ranks} alike; what it waits for the slowest is drawn."
     elif folding.merged:
@@ -209,7 +211,7 @@ def left_out(scenario: Scenario, steps: int, asked: int) -> tuple[str, ...]:
         said.append("Every worker has a core of its own (cpu clock); cores and memory bandwidth are not shared.")
     if scenario.fidelity is Fidelity.FIFO:
         said.append("Cores and NICs pass one job after the other (fifo), which is somewhat faster than fair shares.")
-    said.extend(_folded(scenario.folding))
+    said.extend(_folded(scenario.folding, scenario.plan))
     if steps < asked:
         said.append(f"{steps} of {asked} steps were simulated: the plan is large or the interval narrow enough.")
     return tuple(said)

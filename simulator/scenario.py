@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cost_models.costs import CostTable
@@ -147,7 +147,7 @@ def stage(
     )
     share = {node.name: 1.0 / folding.groups for node in plan.sync_servers}
     share |= {node.name: 1.0 / folding.copies for node in plan.servers}
-    found = workers(without_servers(job) if fanned else job, lambda group, rank: _is_simulated(group, rank, folding))
+    found = workers(without_servers(job) if fanned else job, _simulated(plan, folding))
     machines = _machines(job, found, engine, sharing, share, FifoResource if fifo else SharedResource, conditions)
     for machine in machines:
         machine.slowness = conditions.node_factor(machine.node.name, plan.seed)
@@ -167,7 +167,7 @@ def stage(
         for runner in runners:
             runner.merge()
     _drop_slack_memory(machines, runners)
-    parties = len(plan.groups) // folding.groups if plan.rounds else 1
+    parties = folding.simulated_groups(plan) if plan.rounds else 1
     syncs = [w for w in found if w.role == "sync"]
     servers = tuple(SyncServer(w, by_name[w.node.name], lowering.inbox(w.rank), parties) for w in syncs)
     return Scenario(
@@ -193,7 +193,7 @@ def stage(
 def _lanes(plan: Plan, folding: Folding) -> int:
     """Sessions that go at their own pace; ranks that meet in every step are one."""
     ranks = 1 if meets(plan) else plan.ranks
-    return plan.hogwild * ranks * (len(plan.groups) // folding.groups)
+    return plan.hogwild * ranks * folding.simulated_groups(plan)
 
 
 def _draws(worker: Worker, plan: Plan, variation: float, mixing: float, conditions: Conditions) -> Draws:
@@ -228,9 +228,10 @@ def _fans(job: JobPrograms, engine: Engine, network: Network, machines: Sequence
     return FanNetwork(engine, network, machines, indices) if isinstance(network, FifoNetwork) else None
 
 
-def _is_simulated(group: int, rank: int, folding: Folding) -> bool:
-    """Whether the workers of a rank are those that stand for their like."""
-    return rank % folding.ranks == 0 and (folding.groups == 1 or group == 0)
+def _simulated(plan: Plan, folding: Folding) -> Callable[[int, int], bool]:
+    """Tell of a group and a rank whether they stand for their like."""
+    groups = folding.simulated_groups(plan)
+    return lambda group, rank: group < groups and rank % folding.ranks == 0
 
 
 def _network(

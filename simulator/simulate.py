@@ -34,6 +34,9 @@ MOST_PRIMITIVES = 1_500_000
 FEWEST_STEPS, SHORT_WARMUP = 12, 3
 #: Half width of the 95 % interval, relative to the throughput, at which the run of a large plan ends.
 PRECISION = 0.01
+#: Groups that are simulated for all that are alike: of one alone, messages that meet at a server would come from every group
+#: at once. At level fluid more of them take too long (docs/simulation.md, "Large plans").
+SIMULATED_GROUPS = {Fidelity.FIFO: 4, Fidelity.FLUID: 2}
 
 #: Core times of a step vary by this much where sessions share resources. Without any variation sessions fall into step
 #: after some 20 steps, all computing, then all sending (18 % less throughput); from 2 % to 30 % the figure is the same
@@ -123,11 +126,12 @@ def simulate(
     job = transform(plan)
     large = watcher is None and primitives_per_step(job) * steps > BUDGET
     folding = (strongest(plan, sharing, conditions) if fold else Folding(merged=True)) if large else UNFOLDED
-    level = choose(_fidelity(fidelity), job, folding, steps)
+    level = choose(_fidelity(fidelity), job, folding.with_groups(plan, SIMULATED_GROUPS[Fidelity.FLUID]), steps)
     if level is Fidelity.BOUND:
         lane = transform(replace(plan, hogwild=1))
         scenario = stage(lane, costs, sharing, 0.0, strongest(plan, sharing, conditions), conditions=conditions)
         return bound(scenario, plan.hogwild, time.perf_counter() - began)
+    folding = folding.with_groups(plan, SIMULATED_GROUPS[level])
     scenario = stage(
         job, costs, sharing, variation, folding, merge=large and not record, fidelity=level, conditions=conditions
     )

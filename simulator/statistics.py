@@ -3,6 +3,10 @@
 Batch means (Law and Kelton, Simulation Modeling and Analysis, 3rd ed., section 9.5.3): the steps after the warm-up are cut
 into batches of equal length; their throughputs are taken as independent, and Student's t gives the half width. Pure
 functions of the times at which steps ended.
+
+Control variate (the same, section 11.4): where core times of a step are multiplied by a factor whose mean is known to be 1,
+throughputs are corrected by what the factors that happened to be drawn explain of them. Any fixed slope leaves the mean as
+it is; the slope is that of all sessions' batches together.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import stdtrit
 
 from simulator.engine import NANOSECONDS
@@ -55,15 +60,27 @@ def throughput(
     first, last : sequence of int
         For each session, the range of steps (``last`` exclusive); time is counted from the end of step ``first - 1``.
     """
-    rate = 0.0
+    return sum(_each(done, begun, batch, first, last))
+
+
+def _each(
+    done: Sequence[Sequence[int]], begun: Sequence[int], batch: int, first: Sequence[int], last: Sequence[int]
+) -> list[float]:
+    """Samples per second of a range of steps of each session."""
+    rates = []
     for ends, begin, low, high in zip(done, begun, first, last, strict=True):
         elapsed = ends[high - 1] - (ends[low - 1] if low else begin)
-        rate += batch * (high - low) * NANOSECONDS / elapsed if elapsed else math.inf
-    return rate
+        rates.append(batch * (high - low) * NANOSECONDS / elapsed if elapsed else math.inf)
+    return rates
 
 
 def estimate(
-    done: Sequence[Sequence[int]], begun: Sequence[int], batch: int, warmup: int, period: int = 1
+    done: Sequence[Sequence[int]],
+    begun: Sequence[int],
+    batch: int,
+    warmup: int,
+    period: int = 1,
+    factors: Sequence[Sequence[float]] | None = None,
 ) -> tuple[float, float]:
     """Throughput after the warm-up and the half width of its 95 % confidence interval.
 
@@ -75,21 +92,42 @@ def estimate(
         Steps left out at the start.
     period : int
         Steps after which the work repeats (the gap of a foreground exchange); whole periods are counted if there are any.
+    factors : sequence of sequence of float, optional
+        For each session and step, a factor of its core times whose mean is 1: the control variate.
 
     Returns
     -------
     (float, float)
-        Samples per second; half width, NaN when there are fewer than 4 periods to judge by.
+        Samples per second; half width, NaN when there are fewer than 2 batches (of 2 steps or of 1 period) to judge by.
     """
     kept = kept_steps(done, warmup)
     unit = period if min(kept) - warmup >= period else 1
     counts = [(steps - warmup) // unit for steps in kept]
     rate = throughput(done, begun, batch, [warmup] * len(kept), [warmup + unit * count for count in counts])
-    batches = min(BATCHES, min(counts) // 2)
+    batches = min(BATCHES, min(counts) // (2 if unit == 1 else 1))
     if batches < 2:
         return rate, math.nan
     cuts = [[warmup + unit * (count * index // batches) for count in counts] for index in range(batches + 1)]
-    rates = [throughput(done, begun, batch, low, high) for low, high in itertools.pairwise(cuts)]
-    if not all(math.isfinite(found) for found in rates):
+    rates = np.array([_each(done, begun, batch, low, high) for low, high in itertools.pairwise(cuts)])
+    if not np.all(np.isfinite(rates)):
         return rate, math.nan
-    return rate, float(stdtrit(batches - 1, 0.975) * np.std(rates, ddof=1) / math.sqrt(batches))
+    if factors is not None:
+        means = np.array([_means(factors, low, high) for low, high in itertools.pairwise(cuts)])
+        slope = _slope(means, rates)
+        rates -= slope * (means - 1.0)
+        rate -= slope * float(np.sum(_means(factors, cuts[0], cuts[-1]) - 1.0))
+    totals = rates.sum(axis=1)
+    return rate, float(stdtrit(batches - 1, 0.975) * np.std(totals, ddof=1) / math.sqrt(batches))
+
+
+def _means(factors: Sequence[Sequence[float]], first: Sequence[int], last: Sequence[int]) -> npt.NDArray[np.float64]:
+    """Mean factor of a range of steps of each session."""
+    found = zip(factors, first, last, strict=True)
+    return np.array([math.fsum(drawn[low:high]) / (high - low) for drawn, low, high in found])
+
+
+def _slope(means: npt.NDArray[np.float64], rates: npt.NDArray[np.float64]) -> float:
+    """Slope of the rates over the factors, each session (axis 1) about its own mean over the batches (axis 0)."""
+    x, y = means - means.mean(axis=0), rates - rates.mean(axis=0)
+    spread = float(np.sum(x * x))
+    return float(np.sum(x * y)) / spread if spread else 0.0

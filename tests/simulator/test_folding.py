@@ -128,3 +128,22 @@ def test_the_count_of_primitives_is_that_of_the_staged_programs():
     plan = make_plan(MODEL, nodes=3, ranks=3, servers=2, hogwild=2, tags={"layer1": 1})
     scenario = stage(transform(plan), make_costs(MODEL), Sharing.NODE, 0.0)
     assert primitives_per_step(transform(plan)) == sum(len(runner.flat) for runner in scenario.runners)
+
+
+def test_the_more_groups_are_simulated_the_nearer_to_all_of_them():
+    """Twelve groups that queue at servers: one in the place of all is 10 % low and more, two 6 % at most, four 2 %."""
+    plan = make_plan(MODEL, groups=12, servers=4, sync_servers=1, hogwild=3, sync=Sync("background", gap=4))
+    one = strongest(plan, Sharing.NODE)
+    whole = samples_per_second(plan, Folding(merged=True), 0.02, message=FREE)
+    off = [samples_per_second(plan, one.with_groups(plan, k), 0.02, message=FREE) / whole - 1 for k in (1, 2, 4)]
+    assert off[0] < -0.1
+    assert off[1:] == [pytest.approx(0, abs=0.06), pytest.approx(0, abs=0.02)]
+
+
+def test_several_groups_of_a_number_that_they_do_not_divide():
+    """Two groups that stand for three have two thirds of the servers; no more are simulated than there are."""
+    plan = make_plan(MODEL, groups=3, servers=1, sync_servers=1, hogwild=3, sync=Sync("background", gap=4))
+    folding = strongest(plan, Sharing.NODE).with_groups(plan, 2)
+    assert folding == Folding(groups=1.5, merged=True)
+    assert folding.simulated_groups(plan) == 2
+    assert strongest(plan, Sharing.NODE).with_groups(plan, 5).groups == 1

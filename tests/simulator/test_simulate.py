@@ -259,8 +259,8 @@ def test_a_large_plan_makes_fewer_steps_and_says_so(monkeypatch):
     result = simulate(plan, make_costs(CHAIN), steps=60)
     assert result.steps == front.FEWEST_STEPS
     assert {worker.role for worker in result.timeline.workers} == {"rank", "shadow", "sync"}
-    assert sum(worker.role == "rank" for worker in result.timeline.workers) == 1
-    assert any("One group was simulated for 3" in sentence for sentence in result.left_out)
+    assert sum(worker.role == "rank" for worker in result.timeline.workers) == 2
+    assert any("simulated: 2 for 3 alike" in sentence for sentence in result.left_out)
     assert any("12 of 60 steps" in sentence for sentence in result.left_out)
     assert result.samples_per_second == pytest.approx(3 * BATCH / (STEP * US), rel=0.05)
 

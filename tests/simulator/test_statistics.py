@@ -66,3 +66,22 @@ def test_coverage_of_the_interval():
 def test_default_warm_up():
     """A third of the steps, at most ten, none of one or two."""
     assert [statistics.default_warmup(n) for n in (1, 2, 3, 12, 60, 600)] == [0, 0, 1, 4, 10, 10]
+
+
+def test_the_control_variate_takes_out_what_the_draws_explain():
+    """Steps of 1 us times a factor of mean 1, and 2 % of noise: the interval is a fifth or less, and the figure right."""
+    rng = Random(1)
+    factors = [[rng.uniform(0.5, 1.5) for _ in range(84)] for _ in range(4)]
+    done = [list(itertools.accumulate(round(1e6 * (f + rng.uniform(-0.03, 0.03))) for f in drawn)) for drawn in factors]
+    plain = statistics.estimate(done, [0] * 4, 1, 4, 4)
+    rate, half_width = statistics.estimate(done, [0] * 4, 1, 4, 4, factors)
+    assert half_width < 0.2 * plain[1]
+    assert rate == pytest.approx(4000, rel=0.005)
+    assert abs(rate - 4000) < abs(plain[0] - 4000)
+
+
+def test_a_control_that_explains_nothing_changes_nothing():
+    """Factors that are all 1 leave the estimate as it is."""
+    done = [steps_of(Random(i), 40, 1000, 100) for i in range(3)]
+    ones = [[1.0] * 40] * 3
+    assert statistics.estimate(done, [0] * 3, 8, 10, 1, ones) == statistics.estimate(done, [0] * 3, 8, 10)
