@@ -245,6 +245,8 @@ class _Search:
         found, total = Solved(shape, shards, problems, 0.0, effort=effort), 0.0
         kinds = distinct(problems)
         for problem, count in kinds:
+            if found.tags is not None and time.monotonic() > self.deadline:  # other kinds are bounded with all shapes
+                break
             data = Contracted(problem)
             start = self.previous.tags_for(data) if self.previous else None
             floor = 0.0 if shape.mixed else shape.bound_seconds
