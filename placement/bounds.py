@@ -26,23 +26,22 @@ from cost_models.memory import ids_bytes, pooled_bytes
 from placement.cuts import candidates, cut_count, fewest_cuts
 from placement.exchange_bound import Exchange, least_exchange
 from placement.group import GroupProblem, ServerLink
-from placement.loads import fixed_tally, runs_backward
+from placement.loads import runs_backward
 from placement.nets import RANK, Contracted
 from placement.plan import Tag
+from placement.pull_costs import pull_terms
 from placement.shapes import Shape, Side
 from placement.shard_bounds import ShardCurve, TableNeeds, sharding_bound
 from placement.shard_state import UNIT, Sharding
 from placement.table_rules import NO_RULES, TableRules
+from placement.wires import Wires
 from problem.cluster import Node
-from problem.model import Model
+from problem.model import EmbeddingTable, Model
 
 #: Most servers for which a table's shards are counted; a level that needs more is not bounded further.
 MOST_SHARDS = 512
 #: Relative precision of bounds that are found by bisection: rounding down is what keeps them valid.
 FINE = 1e-6
-#: Bytes of a probe for what messages cost, and its machine.
-MEGA = 10**6
-PROBE = Node("server", "server", "", 1, 1.0, 1.0, 0, 1.0, 0.0)
 #: What a rank pulls at least: messages each way, bytes of ids, bytes of pooled rows.
 Pull = tuple[int, int, int]
 
@@ -66,6 +65,8 @@ class Bounds:
         Whether every server of a shape may be taken to hold shards: fewer used servers are another shape.
     rules : TableRules
         What the user demands of tables.
+    wires : Wires, optional
+        What messages take, with every codec open that the solver may choose.
     """
 
     def __init__(
@@ -79,7 +80,9 @@ class Bounds:
         local: bool,
         all_used: bool = True,
         rules: TableRules = NO_RULES,
+        wires: Wires | None = None,
     ) -> None:
+        self.wires = wires or Wires(model.graph, batch, {}, {})
         self.all_used = all_used
         self.model, self.costs, self.batch, self.hogwild, self.local = model, costs, batch, hogwild, local
         self.pins = pins
@@ -93,7 +96,8 @@ class Bounds:
         self._curves: dict[tuple[float, ...], ShardCurve] = {}
         readers = [model.readers[table.name] for table in model.tables]
         self._ids, self._pooled = (
-            np.array([sum(size(f, batch) for f in r) for r in readers], np.int64) for size in (ids_bytes, pooled_bytes)
+            np.array([sum(size(f, batch) for f in r) for r in readers], np.int64)
+            for size in (ids_bytes, self._pooled_bytes)
         )
         self._cut_by_columns = np.array([table.dim >= 2 * UNIT for table in model.tables], bool)
 
@@ -186,9 +190,13 @@ class Bounds:
         table, step = self.model.tables[0], len(shape.groups) * shape.ranks
         fullest = -(-(len(self.model.tables) + int(cuts)) // len(shape.servers))
         whole = fullest if table.dim < 2 * UNIT else len(self.model.tables) / len(shape.servers)
-        arriving = ids_bytes(table, self.batch) * fullest + pooled_bytes(table, self.batch) * whole
+        arriving = ids_bytes(table, self.batch) * fullest + self._pooled_bytes(table, self.batch) * whole
         rate = float("inf") if self.local else max(node.nic_bytes_per_second for node in shape.servers)
         return max(self._group_seconds(shape, int(cuts)), step * arriving / rate)
+
+    def _pooled_bytes(self, feature: EmbeddingTable, batch: int) -> int:
+        """Bytes that the pooled rows of a feature, or their gradients, take at least."""
+        return int(self.wires.least_part_bytes(pooled_bytes(feature, batch), feature.dim))
 
     # ---- relaxations
 
@@ -203,7 +211,9 @@ class Bounds:
     @cached_property
     def _alone(self) -> Contracted:
         """The operators, without machines."""
-        return Contracted(GroupProblem(self.model, self.costs, (), self.batch, pins=self.pins))
+        codecs, open_codecs = self.wires.codecs, self.wires.open
+        problem = GroupProblem(self.model, self.costs, (), self.batch, pins=self.pins, codecs=codecs)
+        return Contracted(replace(problem, open_codecs=open_codecs))
 
     @cached_property
     def exchange(self) -> Exchange:
@@ -213,7 +223,13 @@ class Bounds:
     @cached_property
     def _needs(self) -> TableNeeds:
         """What tables ask of any server."""
-        return TableNeeds(Sharding(self.model, self.batch, (), self.costs, 1, local=self.local, columns=True))
+        return TableNeeds(self._sharding(()))
+
+    def _sharding(self, servers: tuple[Node, ...], rules: TableRules = NO_RULES) -> Sharding:
+        """Servers without tables, whose pooled rows travel as small as any codec makes them."""
+        share = self.wires.least_share
+        args = self.model, self.batch, servers, self.costs, 1
+        return Sharding(*args, local=self.local, rules=rules, columns=True, pooled_share=share)
 
     def _longest_path(self, problem: GroupProblem) -> float:
         longest: dict[str, float] = {}
@@ -281,19 +297,7 @@ class Bounds:
 
     @cached_property
     def _pull_terms(self) -> npt.NDArray[np.float64]:
-        """(3, 4) Core-seconds, bytes out and bytes in of a rank's fixed work: in all, per server, byte of ids and pooled."""
-        probes = [(1, 0, 0), (2, 0, 0), (1, MEGA, 0), (1, 0, MEGA)]
-        found = np.array([self._fixed(*probe) for probe in probes])
-        slopes = (found[1:] - found[0]) / np.array([[1], [MEGA], [MEGA]])
-        return np.vstack([found[0] - slopes[0], slopes]).T
-
-    def _fixed(self, count: int, ids: int, pooled: int) -> tuple[float, float, float]:
-        """Core-seconds, bytes out and bytes in of a rank that pulls so much from so many servers, as the tally has it."""
-        rank = replace(PROBE, name="rank", host="rank")
-        links = (ServerLink(PROBE, (), ids // count, pooled // count, PhaseCost(), PhaseCost()),) * count
-        bare = replace(self.model, tables=(), shared=())
-        fixed = fixed_tally(GroupProblem(bare, self.costs, (rank,), self.batch, servers=links))
-        return sum(part[0] for part in fixed.core.values()), fixed.tx[0], fixed.rx[0]
+        return pull_terms(self.model, self.costs, self.batch)
 
     def relaxed(self, shape: Shape, cuts: int = 0) -> GroupProblem:
         """Return a group's problem that no sharding of a shape makes harder.
@@ -321,6 +325,8 @@ class Bounds:
             shape.ranks,
             self.pins,
             links,
+            codecs=self.wires.inside(self.wires.codecs),
+            open_codecs=self.wires.inside(self.wires.open),
         )
 
     def _pull(self, shape: Shape, cuts: int, more_ids_bytes: int = 0) -> Pull:
@@ -363,10 +369,7 @@ class Bounds:
         """Return a lower bound of the busiest embedding server's step."""
         names = tuple(node.name for node in shape.servers)
         if names and names not in self._server_bound:
-            state = Sharding(
-                self.model, self.batch, shape.servers, self.costs, 1, local=self.local, rules=self.rules, columns=True
-            )
-            self._server_bound[names] = sharding_bound(state, self._needs)
+            self._server_bound[names] = sharding_bound(self._sharding(shape.servers, self.rules), self._needs)
         return self._server_bound.get(names, 0.0) * len(shape.groups) * shape.ranks
 
 

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from ortools.graph.python import max_flow  # type: ignore[import-untyped]
 
 from cost_models.costs import CostTable
+from cost_models.network import Reduction
+from placement.candidates import Item
 from placement.nets import RANK, Contracted, Net
 from placement.plan import DP
+from placement.quick_loads import message_seconds
 
 #: Capacities are integers; the sum of all of them is this much, rounded down, so the bound stays one.
 SCALE = 10**15
@@ -45,22 +48,32 @@ def least_exchange(contracted: Contracted) -> Exchange:
         A group problem of the job; its machines do not count.
     """
     costs, nets = contracted.problem.costs, contracted.nets
-    sizes = [float(work.parameter_bytes) for work in contracted.work]
-    moved = least_cut(contracted, [2 * size for size in sizes], [(1 + net.gradient) * net.bytes for net in nets])
-    reduced = [_reduce_seconds(costs) * size for size in sizes]
-    return Exchange(moved, least_cut(contracted, reduced, [_message_seconds(costs, net) for net in nets]))
+    reduced = [_pair(contracted, item) for item in contracted.items]
+    bytes_ = least_cut(
+        contracted, [one.sent for one in reduced], [n.there.bytes + n.gradient * n.back.bytes for n in nets]
+    )
+    seconds = [_reduce_seconds(costs, one) for one in reduced]
+    return Exchange(bytes_, least_cut(contracted, seconds, [_message_seconds(costs, net) for net in nets]))
 
 
-def _reduce_seconds(costs: CostTable) -> float:
-    """Core-seconds of all ranks for each byte that is all-reduced, and each rank but one (``all_reduce_core_seconds``)."""
+def _pair(contracted: Contracted, item: Item) -> Reduction:
+    """Both sides of the all-reduce of an item's gradients between two ranks: of more, each but one takes no less."""
+    wires, graph = contracted.problem.wires, contracted.problem.model.graph
+    one = sum((wires.reduced(graph[op], 2) for op in item.ops), wires.reduction(0, 2))
+    return one + one
+
+
+def _reduce_seconds(costs: CostTable, reduction: Reduction) -> float:
+    """Core-seconds of an all-reduce for bytes and additions; encoding, which is less for each of more ranks, is left out."""
     message = costs.message
-    return 2 * (message.send_seconds_per_byte + message.receive_seconds_per_byte) + costs.sum_seconds_per_byte
+    per_byte = message.send_seconds_per_byte + message.receive_seconds_per_byte
+    return per_byte * reduction.sent + costs.sum_seconds_per_byte * reduction.adds
 
 
 def _message_seconds(costs: CostTable, net: Net) -> float:
     """Core-seconds of both ends of a net's messages, there and back."""
-    size = net.bytes / net.messages
-    return net.messages * (1 + net.gradient) * (costs.message.send(size) + costs.message.receive(size))
+    there, back = (sum(message_seconds(costs.message, net.messages, wire)) for wire in (net.there, net.back))
+    return there + net.gradient * back
 
 
 def least_cut(contracted: Contracted, items: list[float], nets: list[float]) -> float:

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cost_models.costs import CostTable
 from placement.diagnose import no_fit
 from placement.errors import PlacementError
 from placement.evaluate import Evaluation, evaluate
-from placement.group import GroupProblem
+from placement.group import GroupProblem, server_links
 from placement.nets import Contracted
 from placement.plan import Plan, Shard, Tag
 from placement.result import BaselineValue, CurvePoint, PointStatus
 from placement.shapes import THREADS_PER_CORE, Shape, SolveOptions, sync_of
+from placement.shares import split_features
 from placement.solve import PRECISION
 from problem.errors import BadInput
 from problem.model import Model
@@ -41,6 +43,7 @@ class Solved:
     effort: int = 1
     score: float = 0.0
     moved: int = 0
+    codecs: Mapping[str, str] = field(default_factory=dict)
 
     def better_than(self, other: Solved) -> bool:
         """Whether its plan does more, or as much and moves less."""
@@ -125,6 +128,56 @@ def distinct(problems: tuple[GroupProblem, ...]) -> Kinds:
     return list(found.values())
 
 
+def coded(kinds: Kinds, codecs: Mapping[str, str]) -> Kinds:
+    """Return group problems, each with how many there are like it, under other codecs."""
+    return [(replace(problem, codecs=codecs), count) for problem, count in kinds]
+
+
+def problems_of(
+    shape: Shape,
+    shards: tuple[Shard, ...],
+    model: Model,
+    costs: CostTable,
+    load: tuple[int, int],
+    options: SolveOptions,
+) -> tuple[GroupProblem, ...]:
+    """Return the problem of each group of a shape.
+
+    Parameters
+    ----------
+    shape : Shape
+        The machines.
+    shards : tuple of Shard
+        Parts of the tables.
+    model : Model
+        What is trained.
+    costs : CostTable
+        Costs for the batch.
+    load : (int, int)
+        Samples per thread and step, threads per rank.
+    options : SolveOptions
+        Pins by operator, sync settings, codecs that are decided.
+    """
+    links = server_links(model, load[0], shape.servers, shards, costs)
+    return tuple(
+        GroupProblem(
+            model,
+            costs,
+            group,
+            *load,
+            shape.ranks,
+            options.pins,
+            links,
+            split_features(model, shards),
+            len(shape.groups),
+            sync_of(options, len(shape.groups)),
+            shape.sync_servers,
+            options.codecs,
+        )
+        for group in shape.groups
+    )
+
+
 def job_value(kinds: Kinds, tags: Mapping[str, Tag], known: Evaluation) -> tuple[float | None, str]:
     """Return the samples per second of all groups with some tags; None and a reason if some group lacks memory.
 
@@ -207,6 +260,7 @@ def plan_of(best: Solved, model: Model, batch: int, hogwild: int, options: Solve
         synchronous=options.synchronous,
         name=model.name,
         seed=options.seed,
+        codecs=dict(best.codecs),
     )
 
 
@@ -229,7 +283,9 @@ def no_plan(solved: list[Solved], refused: list[PlacementError]) -> Exception:
 
 def assumptions(options: SolveOptions, hogwild: int) -> tuple[str, ...]:
     """Return what was assumed because the user did not decide it."""
-    limit = f"at most {options.max_replicas} groups (replicas)"
-    if options.hogwild is not None or options.synchronous:
-        return (limit,)
-    return f"{hogwild} Hogwild threads per rank: {THREADS_PER_CORE} per core, to hide waiting", limit
+    found = [f"at most {options.max_replicas} groups (replicas)"]
+    if options.hogwild is None and not options.synchronous:
+        found.insert(0, f"{hogwild} Hogwild threads per rank: {THREADS_PER_CORE} per core, to hide waiting")
+    if options.guard is not None:
+        found.append(options.guard.said())
+    return tuple(found)

@@ -132,6 +132,7 @@ class PlacementResult:
             "interrupted": self.interrupted,
             "moved_bytes": self.moved_bytes,
             "tags": dict(self.plan.tags),
+            "codecs": dict(self.plan.codecs),
             "curve": [
                 {
                     "group_size": point.group_size,

@@ -20,20 +20,33 @@ from placement.baselines import data_parallel
 from placement.bounds import Bounds, shares_machine
 from placement.candidates import resolve_pins
 from placement.compositions import Compositions
+from placement.compression import solve_coded
 from placement.conflict import answered
 from placement.errors import ConstraintsConflict, DoesNotFit, PlacementError
 from placement.evaluate import Evaluation, evaluate
-from placement.group import GroupProblem, server_links
+from placement.group import GroupProblem
+from placement.guard import allowed_codecs, offers_of
 from placement.nets import Contracted
-from placement.outcome import Kinds, Outcome, Solved, assumptions, distinct, job_value, no_plan, plan_of
+from placement.outcome import (
+    Kinds,
+    Outcome,
+    Solved,
+    assumptions,
+    coded,
+    distinct,
+    job_value,
+    no_plan,
+    plan_of,
+    problems_of,
+)
 from placement.plan import DP, Shard, Tag
 from placement.replan import Previous
 from placement.result import PlacementResult
-from placement.shapes import Shape, Shapes, SolveOptions, default_threads, sync_of, usable
+from placement.shapes import Shape, Shapes, SolveOptions, default_threads, usable
 from placement.sharding import ShardingOptions, shard_tables
-from placement.shares import split_features
 from placement.solve import PRECISION, GroupSolution, limits_of, proves, solve_group
 from placement.table_rules import resolve_rules
+from placement.wires import Wires
 from problem.cluster import Cluster
 from problem.errors import BadInput
 from problem.graph import Kind
@@ -96,6 +109,7 @@ class _Search:
         self.model, self.began, self.news = model, time.monotonic(), news
         self.deadline = self.began + options.time_limit_seconds
         self.options = replace(options, pins=resolve_pins(model.graph, options.pins))
+        self.offers = offers_of(model, options)
         self.rules = resolve_rules(model, options.table_pins, options.keep_together, options.keep_apart)
         trainers = [node for node in usable(cluster) if node.may_train]
         if not trainers or not len(model.graph):
@@ -121,6 +135,7 @@ class _Search:
             local=self.local,
             all_used=options.servers is None,
             rules=self.rules,
+            wires=Wires(model.graph, self.batch, options.codecs, self.offers),
         )
         self.shapes = Shapes(
             model, cluster, self.costs, self.options, self.batch, self.hogwild, self.rules, self.previous
@@ -168,9 +183,10 @@ class _Search:
             return
         shape, shards = self.previous.shape, self.previous.plan.shards
         found = Solved(shape, shards, self._problems(shape, shards), 0.0)
-        kinds = distinct(found.problems)
-        tags = dict(self.previous.plan.tags)
-        self._offer(found, kinds, "", tags, evaluate(found.problems[0], tags))
+        tags, kept = dict(self.previous.plan.tags), allowed_codecs(self.previous.plan.codecs, self.offers)
+        for codecs in (self.options.codecs, {**kept, **self.options.codecs}):
+            kinds = coded(distinct(found.problems), codecs)
+            self._offer(found, kinds, "", tags, evaluate(kinds[0][0], tags))
         found.bound = found.value
         self._keep(found)
 
@@ -250,7 +266,7 @@ class _Search:
             data = Contracted(problem)
             start = self.previous.tags_for(data) if self.previous else None
             floor = 0.0 if shape.mixed else shape.bound_seconds
-            solution = solve_group(data, limits_of(self.options, self.deadline, effort), floor, start)
+            solution = solve_coded(data, self.offers, limits_of(self.options, self.deadline, effort), floor, start)
             if self.previous and solution.tags:
                 solution.tags = self.previous.like(data, solution.tags)
             self.interrupted = self.interrupted or solution.interrupted
@@ -293,24 +309,7 @@ class _Search:
         return seconds + self.options.movement_seconds_per_byte * moved, moved
 
     def _problems(self, shape: Shape, shards: tuple[Shard, ...]) -> tuple[GroupProblem, ...]:
-        links = server_links(self.model, self.batch, shape.servers, shards, self.costs)
-        return tuple(
-            GroupProblem(
-                self.model,
-                self.costs,
-                group,
-                self.batch,
-                self.hogwild,
-                shape.ranks,
-                self.options.pins,
-                links,
-                split_features(self.model, shards),
-                len(shape.groups),
-                sync_of(self.options, len(shape.groups)),
-                shape.sync_servers,
-            )
-            for group in shape.groups
-        )
+        return problems_of(shape, shards, self.model, self.costs, (self.batch, self.hogwild), self.options)
 
     def _rate(self, shape: Shape, shards: tuple[Shard, ...], solution: GroupSolution) -> float:
         """Samples per second of all groups, if all were like this one, that no placement of the shape exceeds.
@@ -323,9 +322,8 @@ class _Search:
             return 0.0
         if shape.mixed:
             return self.bounds.rate(replace(shape, bound_seconds=solution.bound_seconds))
-        serves = solution.evaluation is not None and solution.evaluation.busiest.role == "server"
         cut = len(shards) > self.bounds.fewest_shards(shape)
-        seconds = self._relaxed(shape) if serves or cut else solution.bound_seconds
+        seconds = self._relaxed(shape) if solution.server_binds or cut else solution.bound_seconds
         samples = len(shape.groups) * shape.ranks * self.batch
         return samples / seconds if seconds else float("inf")
 
@@ -350,7 +348,7 @@ class _Search:
         """Judge the proposals of one group in all groups; remember the best tags and the baselines."""
         proposed = [(baseline.name, baseline.tags, baseline.evaluation) for baseline in solution.baselines]
         if solution.tags is not None and solution.evaluation is not None:
-            proposed.append(("", solution.tags, solution.evaluation))
+            self._offer(found, coded(kinds, solution.codecs), "", solution.tags, solution.evaluation)
         for name, tags, evaluation in proposed:
             self._offer(found, kinds, name, tags, evaluation)
 
@@ -371,6 +369,7 @@ class _Search:
         offered = replace(found, tags=tags, value=value, score=score, moved=moved)
         if found.tags is None or offered.better_than(found):
             found.tags, found.value, found.score, found.moved = tags, value, score, moved
+            found.codecs = kinds[0][0].codecs
 
     # ---- outcome
 
@@ -381,7 +380,7 @@ class _Search:
         )
         bound = outcome.bound
         open_ = (bound - best.value) / bound if 0 < bound < float("inf") else 0.0
-        evaluation = evaluate(best.problems[0], best.tags or {})
+        evaluation = evaluate(replace(best.problems[0], codecs=best.codecs), best.tags or {})
         return PlacementResult(
             status="optimal" if open_ <= gap else "feasible",
             plan=plan_of(best, self.model, self.batch, self.hogwild, self.options),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from cost_models.costs import CostTable
+from placement.guard import Guard
 from placement.plan import DP, Plan, Sync, Tag
 from placement.table_rules import NO_RULES, TableRules, check_count
 from problem.cluster import Cluster, Node
@@ -68,6 +69,10 @@ class SolveOptions:
         where that costs nothing. Batch and threads that are not given are those of this plan.
     movement_seconds_per_byte : float
         What moving a byte of parameters or optimizer state costs, in seconds of a step.
+    codecs : Mapping of str to str
+        Codecs that the user decided, by edge as in a plan.
+    guard : Guard or None
+        What the solver may choose for other edges; None: nothing.
     """
 
     batch: int | None = None
@@ -91,6 +96,8 @@ class SolveOptions:
     synchronous: bool = False
     warm_start: Plan | None = None
     movement_seconds_per_byte: float = 0.0
+    codecs: Mapping[str, str] = field(default_factory=dict)
+    guard: Guard | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,10 +81,8 @@ class Sharding:
 
     Parameters
     ----------
-    model : Model
-        Gives the tables.
-    batch : int
-        Samples per batch.
+    model, batch : Model, int
+        Gives the tables; samples per batch.
     nodes : sequence of Node
         Server machines.
     costs : CostTable
@@ -95,12 +93,12 @@ class Sharding:
         Whether no NIC is loaded.
     rules : TableRules, optional
         What the user demands of tables.
-    row_splits : bool
-        Whether tables may be cut.
-    columns : bool
-        Whether tables that are cut are cut by columns, as far as that goes, rather than by rows.
+    row_splits, columns : bool
+        Whether tables may be cut; whether by columns, as far as that goes, rather than by rows.
     known : dict, optional
         What shards ask for, to be kept for other states of the same tables and costs.
+    pooled_share : float
+        Share of the float32 bytes of pooled rows and their gradients that travels.
     """
 
     def __init__(
@@ -116,9 +114,11 @@ class Sharding:
         row_splits: bool = True,
         columns: bool = False,
         known: Demands | None = None,
+        pooled_share: float = 1.0,
     ) -> None:
         self.model, self.batch, self.costs, self.sessions = model, batch, costs, sessions
-        self.nodes, self.rules, self.row_splits, self.columns = nodes, rules or TableRules(), row_splits, columns
+        self.nodes, self.row_splits, self.columns = nodes, row_splits, columns
+        self.rules, self.pooled_share = rules or TableRules(), pooled_share
         self.rates = np.array([_rates(node, costs, local=local) for node in nodes]).reshape(-1, 4)
         self.load = np.zeros((len(nodes), 4))
         self.room = np.array([node.memory_bytes for node in nodes], dtype=np.int64)
@@ -150,7 +150,7 @@ class Sharding:
             strip = Shard(table, 0, 0, feature.rows, (0, width))
             own = shard_cost(self.costs.tables[feature.name], feature, strip).each
             total[:2] += own.core_seconds, own.traffic_bytes
-            ids, pooled = ids_bytes(feature, self.batch), pooled_bytes(feature, self.batch, width)
+            ids, pooled = ids_bytes(feature, self.batch), self.pooled_share * pooled_bytes(feature, self.batch, width)
             handled = message.receive_seconds_per_byte * (ids + pooled) + message.send_seconds_per_byte * pooled
             total += (handled, 0.0, ids + pooled, pooled)
         return total

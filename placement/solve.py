@@ -102,6 +102,10 @@ class GroupSolution:
         All baselines.
     interrupted : bool
         Whether the user stopped the solver.
+    codecs : Mapping of str to str
+        Codecs that the placement was evaluated with.
+    relaxed : Evaluation or None
+        Best placement of the problem that the bound is of, if that is another.
     """
 
     tags: dict[str, Tag] | None = None
@@ -109,6 +113,8 @@ class GroupSolution:
     bound_seconds: float = 0.0
     baselines: tuple[Baseline, ...] = ()
     interrupted: bool = False
+    codecs: Mapping[str, str] = field(default_factory=dict)
+    relaxed: Evaluation | None = None
     seen: dict[tuple[Tag, ...], float] = field(default_factory=dict, repr=False)
 
     @property
@@ -120,6 +126,11 @@ class GroupSolution:
     def infeasible(self) -> bool:
         """Whether it is proven that nothing fits."""
         return self.evaluation is None and self.bound_seconds == float("inf")
+
+    @property
+    def server_binds(self) -> bool:
+        """Whether an embedding server is the busiest machine, of the best placement or of the bound's."""
+        return any(one is not None and one.busiest.role == "server" for one in (self.evaluation, self.relaxed))
 
     def within(self, gap: float) -> bool:
         """Whether the best placement is proven to be within a relative gap of the optimum."""
@@ -152,7 +163,8 @@ def solve_group(
     """
     if not proves(contracted):
         return _solve_large(contracted, limits, floor_seconds, start)
-    found = GroupSolution(bound_seconds=floor_seconds, baselines=baselines(contracted))
+    codecs = contracted.problem.codecs
+    found = GroupSolution(bound_seconds=floor_seconds, baselines=baselines(contracted), codecs=codecs)
     for baseline in found.baselines:
         _offer(found, contracted, baseline.tags, baseline.evaluation)
     if start is not None:
@@ -176,7 +188,8 @@ def _solve_large(
 
     Baselines are those of clusters. Descents start in turn from all items data-parallel and from the best placement.
     """
-    found = GroupSolution(bound_seconds=floor_seconds, baselines=baselines(coarse(contracted, CLUSTERS)))
+    first, codecs = baselines(coarse(contracted, CLUSTERS)), contracted.problem.codecs
+    found = GroupSolution(bound_seconds=floor_seconds, baselines=first, codecs=codecs)
     try:
         for baseline in found.baselines:
             _offer(found, contracted, baseline.tags, baseline.evaluation)

@@ -9,9 +9,9 @@ where tensors travel is the business of ``loads`` and ``latency``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from cost_models.codecs import Message
+from cost_models.codecs import ROWWISE_BITS, Message
 from cost_models.memory import tensor_bytes
 from cost_models.network import Reduction, Wire, at_once, in_slices
 from placement.codecs import ALL_REDUCE, EXCHANGE, POOLED, PUSH, EdgeCodec, Scheme, parse_codec
@@ -19,6 +19,8 @@ from problem.graph import FLOAT_BYTES, Graph, Operator
 
 if TYPE_CHECKING:
     from placement.group import ServerLink
+
+Chosen = TypeVar("Chosen")
 
 
 class Wires:
@@ -48,6 +50,11 @@ class Wires:
         """Return what an edge may be compressed by, None standing for float32; more than one if it is open."""
         names = ("fp32", *self.open[edge]) if edge in self.open else (self.codecs.get(edge, "fp32"),)
         return [None if name == "fp32" else parse_codec(name) for name in names]
+
+    @staticmethod
+    def inside(of: Mapping[str, Chosen]) -> dict[str, Chosen]:
+        """Return the entries of edges inside a group: all but pooled rows and their gradients."""
+        return {edge: chosen for edge, chosen in of.items() if edge not in {POOLED, PUSH}}
 
     # ---- tensors of a cut
 
@@ -93,6 +100,21 @@ class Wires:
         messages = (chosen.message(self.batch, width, gradient=gradient) for width in widths)
         return sum((_wire(message) for message in messages), Wire())
 
+    def least_part_bytes(self, size: int, width: int) -> float:
+        """Return the fewest bytes that so many columns of pooled rows, ``size`` bytes as float32, take either way."""
+        found = [
+            self._rows(choice, size, (width,), gradient=False)
+            for edge in (POOLED, PUSH)
+            for choice in self.choices(edge)
+        ]
+        return min(wire.bytes for wire in found)
+
+    @property
+    def least_share(self) -> float:
+        """A share of the float32 bytes of pooled rows that no codec of theirs, either way, falls below."""
+        choices = [choice for edge in (POOLED, PUSH) for choice in self.choices(edge)]
+        return min(1.0 if choice is None else _bits(choice) / (8 * FLOAT_BYTES) for choice in choices)
+
     # ---- gradients of operators, and what is pushed
 
     def reduced(self, op: Operator, ranks: int) -> Reduction:
@@ -111,6 +133,11 @@ class Wires:
     def pushed(self, op: Operator) -> Wire:
         """Return what an operator's part of a push to the sync servers takes; the answer is float32."""
         return _least([_gradient(choice, op.parameters) for choice in self.choices(EXCHANGE)])
+
+
+def _bits(chosen: EdgeCodec) -> int:
+    """Return the bits of an element, headers of rows left out, of a codec that sends every element."""
+    return ROWWISE_BITS.get(chosen.forward, 16)
 
 
 def _wire(message: Message) -> Wire:

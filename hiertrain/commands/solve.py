@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -15,6 +14,7 @@ from problem.units import format_throughput
 from problem.whole_file import check_target
 
 if TYPE_CHECKING:
+    from placement.guard import Guard
     from placement.plan import Tag
     from placement.result import BaselineValue, PlacementResult
     from problem.model import Model
@@ -58,7 +58,11 @@ def command(
     max_rows: Annotated[int | None, typer.Option(min=1, help="Cap the rows of every table (ids are hashed).")] = None,
     pin: Annotated[list[str] | None, typer.Option(help="OPERATOR=TAG: dp, or the index of a node. Repeatable.")] = None,
     codec: Annotated[
-        list[str] | None, typer.Option(help="EDGE=CODEC: EDGE an operator, pooled, push, allreduce or exchange.")
+        list[str] | None,
+        typer.Option(help="EDGE=CODEC, EDGE an operator, pooled, push, allreduce or exchange; or auto[:LIST]: choose."),
+    ] = None,
+    quality_loss: Annotated[
+        float | None, typer.Option(min=0.0, help="Relative loss that --codec auto may risk at an edge; default 0.001.")
     ] = None,
     table_pin: Annotated[
         list[str] | None, typer.Option(help="TABLE=SERVER: a table whole on that embedding server. Repeatable.")
@@ -99,7 +103,7 @@ def command(
     machines = without_nodes(
         read_cluster(cluster, model) if cluster or not start else plan_cluster(start), lost_node or ()
     )
-    codecs = dict(_codec(text, loaded) for text in codec or ())
+    codecs, guard = _codecs(codec or [], loaded, quality_loss)
     options = SolveOptions(
         batch=batch,
         hogwild=hogwild,
@@ -113,6 +117,8 @@ def command(
         keep_apart=tuple(tuple(text.split(",")) for text in keep_apart or ()),
         warm_start=start,
         movement_seconds_per_byte=movement_weight,
+        codecs=codecs,
+        guard=guard,
         sync_algorithm=cast("Any", str(sync_algorithm)),
         sync_mode=cast("Any", str(sync_mode)),
         sync_gap=sync_gap,
@@ -122,8 +128,7 @@ def command(
     )
     costs_for = read_costs(costs, loaded, foreign_costs)
     with progress("solving") as news:
-        told = solve(loaded, machines, costs_for, options, lambda best, bound: news(_standing(best, bound)))
-        result = _compressed(told, codecs)
+        result = solve(loaded, machines, costs_for, options, lambda best, bound: news(_standing(best, bound)))
     for assumption in result.assumptions:
         say(f"assumed: {assumption}")
     if out is not None:
@@ -155,27 +160,35 @@ def _pin(text: str) -> tuple[str, Tag]:
     return name, "dp" if tag == "dp" else int(tag)
 
 
+def _codecs(texts: list[str], model: Model, quality_loss: float | None) -> tuple[dict[str, str], Guard | None]:
+    """Read what is decided about codecs, and what the solver may choose."""
+    from placement.guard import QUALITY_LOSS, Guard
+
+    asked = [text for text in texts if "=" not in text and text.partition(":")[0] == "auto"]
+    decided = dict(_codec(text, model) for text in texts if text not in asked)
+    if not asked:
+        if quality_loss is not None:
+            raise BadInput("solve", "--quality-loss", quality_loss, "only with --codec auto")
+        return decided, None
+    names = tuple(name for text in asked for name in text.partition(":")[2].split(",") if name)
+    try:
+        return decided, Guard(names, QUALITY_LOSS if quality_loss is None else quality_loss)
+    except ValueError as error:
+        raise BadInput("solve", "--codec", asked[0], str(error)) from None
+
+
 def _codec(text: str, model: Model) -> tuple[str, str]:
     """Read ``EDGE=CODEC``; operator names may hold '='."""
     from placement.codecs import check_codec
 
     edge, found, name = text.rpartition("=")
     if not found or not edge:
-        raise BadInput("solve", "--codec", text, "EDGE=CODEC")
+        raise BadInput("solve", "--codec", text, "EDGE=CODEC, auto or auto:CODEC,CODEC")
     try:
         check_codec(edge, name, model)
     except ValueError as error:
         raise BadInput("solve", "--codec", text, str(error)) from None
     return edge, name
-
-
-def _compressed(result: PlacementResult, codecs: dict[str, str]) -> PlacementResult:
-    """Put codecs into the plan that was found."""
-    if not codecs:
-        return result
-    assumption = "the search counts messages uncompressed; simulate the plan for what its codecs change"
-    plan = replace(result.plan, codecs=codecs)
-    return replace(result, plan=plan, assumptions=(*result.assumptions, assumption))
 
 
 def _table_pin(text: str) -> tuple[str, int]:
@@ -201,6 +214,7 @@ def to_text(result: PlacementResult) -> str:
         f"threads a rank: {plan.hogwild}, batch: {plan.batch}, embedding servers: {len(plan.servers)}, "
         f"sync servers: {len(plan.sync_servers)}",
         f"operators   {', '.join(mp) if mp else 'all data-parallel'}",
+        *([f"codecs      {', '.join(f'{e}={c}' for e, c in plan.codecs.items())}"] if plan.codecs else []),
         f"throughput  {format_throughput(result.samples_per_second)} samples/s, bound {format_throughput(result.bound)}, "
         f"gap {100 * result.gap:.2f} %, {result.status} in {result.solve_seconds:.1f} s",
         f"bottleneck  {result.bottleneck}",

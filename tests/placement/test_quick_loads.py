@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -37,10 +38,20 @@ def _drawn(problem: GroupProblem, seed: int) -> QuickLoads:
     return loads
 
 
+def _codecs(problem: GroupProblem, draw: random.Random) -> dict[str, str]:
+    """Codecs at random on all edges."""
+    cuts = ("fp32", "bf16", "rowwise4", "dct-mp:0.25", "sketch:0.5")
+    found = {op.name: draw.choice(cuts) for op in problem.model.graph}
+    return found | {"pooled": "rowwise8", "push": "bf16", "allreduce": draw.choice(("fp32", "fp16", "dct-dp:0.1:10"))}
+
+
 def test_quick_loads_are_those_of_the_evaluator() -> None:
-    """On 200 random groups: memory and traffic always, cores with one group, NICs where no host is shared."""
+    """On 200 random groups, every other with codecs: memory and traffic always, cores with one group, NICs where no host is
+    shared."""
     for seed in range(200):
         problem = random_group(seed)
+        if seed % 2:
+            problem = replace(problem, codecs=_codecs(problem, random.Random(seed)))
         loads = _drawn(problem, seed)
         exact = evaluate(problem, loads.tags()).loads[: problem.size]
         memory, seconds = loads.total[-1], loads.seconds
