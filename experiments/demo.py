@@ -30,6 +30,7 @@ from placement.shapes import SolveOptions
 from problem.cluster_io import load_cluster
 from problem.local import this_node
 from problem.readers import load_model
+from problem.whole_file import made_folder
 from programs.text import to_text
 from programs.transform import transform
 from simulator.perfetto import write_trace
@@ -77,6 +78,7 @@ def demo(out: Path, *, rounds: int = 5, steps: int = 30, watch: Callable[[str], 
         Told what is going on.
     """
     tell = watch or (lambda news: None)
+    made_folder(out)
     model, cluster = load_model(MODEL), load_cluster(CLUSTER)
     tell("measuring")
     profile = measure_at(model, model.batch)
@@ -85,7 +87,6 @@ def demo(out: Path, *, rounds: int = 5, steps: int = 30, watch: Callable[[str], 
     chosen = solve(model, cluster, lambda batch, node: costs, SolveOptions(hogwild=1, max_replicas=1))
     tell("simulating")
     simulated = simulate(chosen.plan, costs)
-    out.mkdir(parents=True, exist_ok=True)
     save_profile(profile, out / "costs.json")
     save_plan(out / "plan.json", chosen, costs)
     (out / "programs.txt").write_text(to_text(transform(chosen.plan)))

@@ -32,6 +32,7 @@ from experiments.validation import validate_predictions, validation_text
 from problem.errors import BadInput
 from problem.local import fingerprint
 from problem.presets import nearest
+from problem.whole_file import made_folder
 
 Row = dict[str, Any]
 Watch = Callable[[str], None]
@@ -72,13 +73,13 @@ def make_figure(name: str, out: Path, watch: Watch | None = None) -> list[Row]:
     Raises
     ------
     BadInput
-        There is no such figure.
+        There is no such figure, or no such folder can be made.
     """
     if name not in FIGURES:
         raise BadInput("figure", "name", name, nearest(name, list(FIGURES), "figures"))
     info = FIGURES[name]
+    made_folder(out)
     rows = info.rows(watch or (lambda news: None))
-    out.mkdir(parents=True, exist_ok=True)
     write_rows(rows, out, name)
     draw(info, rows, out)
     return rows

@@ -117,9 +117,8 @@ def bench(suite: str, folder: Path, options: BenchOptions) -> Iterator[Row]:
         raise BadInput("bench", "SUITE", suite, f"one of {', '.join(SUITES)}")
     cases = [case for case in SUITES[suite](folder, options) if options.only in case[0]]
     if not cases:
-        raise BadInput(
-            folder, "DIR", options.only, f"a folder with instances of {suite}, and a part of a name of theirs"
-        )
+        part = f", one with {options.only!r} in its name" if options.only else ""
+        raise BadInput("bench", "DIR", str(folder), f"a folder with instances of {suite}{part}")
     for name, published, solve in cases:
         result = replace(solve(), instance=name)
         yield Row(name, result.value, result.bound, result.gap, result.seconds, published)

@@ -44,6 +44,7 @@ from problem.model import Model
 from problem.readers import load_model, with_max_rows
 from problem.schema import Schema, validate
 from problem.units import parse_rate
+from problem.whole_file import made_folder
 from simulator.simulate import simulate
 
 Count = Literal["auto"] | Annotated[int, Field(ge=1)]
@@ -227,7 +228,7 @@ def run_sweep(
     list of dict
         All rows, in the order of the scenarios.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    made_folder(out)
     scenarios = {key_of(scenario, sweep.do): scenario for scenario in sweep.scenarios()}
     rows = {key: row for key, row in _kept(out).items() if key in scenarios}
     missing = [scenario for key, scenario in scenarios.items() if key not in rows]

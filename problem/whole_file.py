@@ -31,6 +31,24 @@ def check_target(path: str | Path | None) -> None:
         raise BadInput(path, "folder", str(folder), "a folder that may be written to")
 
 
+def made_folder(path: str | Path) -> Path:
+    """Return a folder to write into, made if it is not there; before any work, so that it is not lost.
+
+    Raises
+    ------
+    BadInput
+        If it cannot be made, is a file, or may not be written to.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        raise BadInput(path, "folder", str(path), "a folder, or a place where one can be made") from None
+    if not os.access(folder, os.W_OK):
+        raise BadInput(path, "folder", str(path), "a folder that may be written to")
+    return folder
+
+
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[IO[str]]:
     """Open a text file for writing; it takes its name when the block ends well, and leaves nothing behind otherwise.
