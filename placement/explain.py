@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cost_models.costs import CostTable
+from placement.codecs import ALL_REDUCE, POOLED, PUSH
 from placement.evaluate import RESOURCES, Evaluation, NodeLoad, evaluate
 from placement.group import GroupProblem, server_links
 from placement.outcome import distinct, shared_rate
@@ -158,7 +159,7 @@ def _rows(load: NodeLoad, step: float) -> list[LoadRow]:
 
 
 def _what_ifs(plan: Plan, costs: CostTable, rate: float, curve: tuple[Mapping[str, Any], ...]) -> list[WhatIf]:
-    """Twice the NICs, cores, threads, the servers' cores and NICs; half the latency; a node more or less in a group."""
+    """Twice the NICs, cores, threads, the servers' cores and NICs; half the latency; fp16; other group sizes."""
 
     def everywhere(change: Callable[[Node], Node]) -> Plan:
         return replace(
@@ -179,9 +180,18 @@ def _what_ifs(plan: Plan, costs: CostTable, rate: float, curve: tuple[Mapping[st
     }
     if not plan.synchronous:
         changes["Hogwild threads x2"] = replace(plan, hogwild=2 * plan.hogwild)
+    half = _in_half(plan)
+    if half.codecs != plan.codecs:
+        changes["fp16 for all that is float32"] = half
     rows = [_what_if(name, changed, costs, rate) for name, changed in changes.items()]
     rows += _other_sizes(plan, rate, curve)
     return sorted(rows, key=lambda row: -row.ratio)
+
+
+def _in_half(plan: Plan) -> Plan:
+    """Return the plan with fp16 on every message that has no codec."""
+    edges = (POOLED, PUSH, ALL_REDUCE, *plan.tags)
+    return replace(plan, codecs={**dict.fromkeys(edges, "fp16"), **plan.codecs})
 
 
 def _what_if(name: str, plan: Plan, costs: CostTable, rate: float) -> WhatIf:
