@@ -5,6 +5,7 @@ Each respects pins, components and what stays with the rank. They know the work 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,9 @@ from placement.evaluate import Evaluation, evaluate
 from placement.group import GroupProblem
 from placement.nets import Contracted
 from placement.plan import DP, Tag
+
+#: Seconds that baselines may take when there is no time left.
+GRACE = 0.25
 
 
 @dataclass(frozen=True)
@@ -43,13 +47,15 @@ class Baseline:
         return f"does not fit: {load.node} needs {load.memory_needed:,.0f} bytes, has {load.memory_had:,.0f}"
 
 
-def baselines(contracted: Contracted) -> tuple[Baseline, ...]:
+def baselines(contracted: Contracted, deadline: float = float("inf")) -> tuple[Baseline, ...]:
     """Return all baselines of a group, evaluated.
 
     Parameters
     ----------
     contracted : Contracted
         The group problem.
+    deadline : float
+        ``time.monotonic()`` after which those up to the first that fits will do, if all take longer than :data:`GRACE`.
     """
     rules: dict[str, Callable[[Contracted], dict[int, Tag]]] = {
         "all data-parallel": all_dp,
@@ -58,7 +64,13 @@ def baselines(contracted: Contracted) -> tuple[Baseline, ...]:
         "greedy by cost": greedy,
         "contiguous cut": contiguous,
     }
-    return tuple(_baseline(contracted, name, rule(contracted)) for name, rule in rules.items())
+    found: list[Baseline] = []
+    until = max(deadline, time.monotonic() + GRACE)
+    for name, rule in rules.items():
+        if time.monotonic() > until and any(not baseline.reason for baseline in found):
+            break
+        found.append(_baseline(contracted, name, rule(contracted)))
+    return tuple(found)
 
 
 def data_parallel(contracted: Contracted) -> Baseline:

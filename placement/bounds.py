@@ -29,7 +29,7 @@ from placement.group import GroupProblem, ServerLink
 from placement.loads import runs_backward
 from placement.nets import RANK, Contracted
 from placement.plan import Tag
-from placement.pull_costs import pull_terms
+from placement.pull_costs import pull_terms, unhurried
 from placement.shapes import Shape, Side
 from placement.shard_bounds import ShardCurve, TableNeeds, sharding_bound
 from placement.shard_state import UNIT, Sharding
@@ -41,7 +41,7 @@ from problem.model import EmbeddingTable, Model
 #: Most servers for which a table's shards are counted; a level that needs more is not bounded further.
 MOST_SHARDS = 512
 #: Relative precision of bounds that are found by bisection: rounding down is what keeps them valid.
-FINE = 1e-6
+FINE = 1e-4
 #: What a rank pulls at least: messages each way, bytes of ids, bytes of pooled rows.
 Pull = tuple[int, int, int]
 
@@ -93,12 +93,14 @@ class Bounds:
         self._server_bound: dict[tuple[str, ...], float] = {}
         self._proven: dict[object, list[tuple[Pull, float]]] = {}
         self._parts_of: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+        self._least_pulls: dict[tuple[int, int, int], tuple[int, float, float]] = {}
         self._curves: dict[tuple[float, ...], ShardCurve] = {}
         readers = [model.readers[table.name] for table in model.tables]
         self._ids, self._pooled = (
             np.array([sum(size(f, batch) for f in r) for r in readers], np.int64)
             for size in (ids_bytes, self._pooled_bytes)
         )
+        self._pulled_whole = int(self._ids.sum()), int(self._pooled.sum())
         self._cut_by_columns = np.array([table.dim >= 2 * UNIT for table in model.tables], bool)
 
     def order(self, shape: Shape) -> tuple[float, int, int]:
@@ -313,7 +315,7 @@ class Bounds:
         """
         count, ids, pooled = self._pull(shape, cuts)
         links = tuple(
-            ServerLink(_unhurried(node), (), ids // count, pooled // count, PhaseCost(), PhaseCost())
+            ServerLink(unhurried(node), (), ids // count, pooled // count, PhaseCost(), PhaseCost())
             for node in shape.servers[:count]
         )
         return GroupProblem(
@@ -331,14 +333,23 @@ class Bounds:
 
     def _pull(self, shape: Shape, cuts: int, more_ids_bytes: int = 0) -> Pull:
         """Every shard takes all ids of its table; pooled rows come once if columns may be cut, else with every shard."""
-        parts, more = self._parts(shape), 1 + cuts / max(1, len(self.model.tables))
-        ids = max(int(parts @ self._ids), more * int(self._ids.sum()) + more_ids_bytes)
-        pooled = float(np.where(self._cut_by_columns, 1, parts) @ self._pooled)
+        (parts, ids, pooled), more = self._pulled_at_least(shape), 1 + cuts / max(1, len(self.model.tables))
+        ids = max(ids, more * self._pulled_whole[0] + more_ids_bytes)
         if self.equal_tables and self.model.tables[0].dim < 2 * UNIT:
-            pooled = max(pooled, more * int(self._pooled.sum()))
-        shards = max(int(parts.sum()), len(self.model.tables) + cuts)
+            pooled = max(pooled, more * self._pulled_whole[1])
+        shards = max(parts, len(self.model.tables) + cuts)
         count = max(1, min(len(shape.servers), shards)) if self.all_used or not shape.servers else 1
         return count, int(ids), int(pooled)
+
+    def _pulled_at_least(self, shape: Shape) -> tuple[int, float, float]:
+        """Shards that memory makes necessary, and the bytes of ids and of pooled rows that come with them."""
+        sessions = len(shape.groups) * shape.ranks * self.hogwild
+        key = max((node.memory_bytes for node in shape.servers), default=1), sessions, len(shape.servers)
+        if key not in self._least_pulls:
+            parts = self._parts(shape)
+            pooled = np.where(self._cut_by_columns, 1, parts) @ self._pooled
+            self._least_pulls[key] = int(parts.sum()), float(parts @ self._ids), float(pooled)
+        return self._least_pulls[key]
 
     # ---- what was proven
 
@@ -371,17 +382,6 @@ class Bounds:
         if names and names not in self._server_bound:
             self._server_bound[names] = sharding_bound(self._sharding(shape.servers, self.rules), self._needs)
         return self._server_bound.get(names, 0.0) * len(shape.groups) * shape.ranks
-
-
-def _unhurried(node: Node) -> Node:
-    """The node with resources that never bind; its host and latency are kept."""
-    return replace(
-        node,
-        cores=10**9,
-        memory_bandwidth_bytes_per_second=1e30,
-        nic_bytes_per_second=1e30,
-        memory_bytes=2**60,
-    )
 
 
 def _group_kind(shape: Shape) -> object:

@@ -46,3 +46,14 @@ def _fixed(model: Model, costs: CostTable, batch: int, count: int, ids: int, poo
     bare = replace(model, tables=(), shared=())
     fixed = fixed_tally(GroupProblem(bare, costs, (rank,), batch, servers=links))
     return sum(part[0] for part in fixed.core.values()), fixed.tx[0], fixed.rx[0]
+
+
+def unhurried(node: Node) -> Node:
+    """Return the node with resources that never bind; its host and latency are kept."""
+    return replace(
+        node,
+        cores=10**9,
+        memory_bandwidth_bytes_per_second=1e30,
+        nic_bytes_per_second=1e30,
+        memory_bytes=2**60,
+    )

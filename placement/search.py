@@ -52,9 +52,10 @@ from problem.errors import BadInput
 from problem.graph import Kind
 from problem.model import Model
 
-#: A shape is first solved with effort 1; while the gap of the job is open, the most promising one is solved again with
-#: four times the effort of before, up to this much.
+#: Shapes are solved with effort 1; while the gap is open, the most promising again with four times that, up to this much.
 MOST_EFFORT = 16
+#: Share of the time that is left which one sharding may take.
+SHARDING = 0.7
 #: Is told the samples per second of the best plan, and those that no plan exceeds.
 News = Callable[[float, float], None]
 
@@ -214,7 +215,7 @@ class _Search:
         raised = self.bounds.raised(shape)
         if raised.bound_seconds > shape.bound_seconds:
             return [raised]
-        if not shape.refined:
+        if not shape.refined and (self.best or 2 * time.monotonic() < self.began + self.deadline):
             return [self.bounds.refine(shape)]
         if self._disappointing(shape):
             self._relaxed(shape)
@@ -291,7 +292,7 @@ class _Search:
             sessions=steps * self.hogwild,
             local=self.local,
             deterministic_seconds=0.5,
-            deadline=self.deadline,
+            deadline=time.monotonic() + SHARDING * max(0.0, self.deadline - time.monotonic()),
             enough_seconds=shape.bound_seconds / steps,
             per_server=shape.per_server,
             rules=self.rules,
@@ -336,7 +337,7 @@ class _Search:
 
     def _relaxed(self, shape: Shape) -> float:
         """Bound of a shape whatever the sharding: that of the group's placement with servers that answer for free."""
-        if self.large or shares_machine(shape) or self.interrupted:
+        if self.large or shares_machine(shape) or self.interrupted or time.monotonic() > self.deadline:
             return shape.bound_seconds
         relaxed = self.bounds.relaxed(shape, self.bounds.least_cuts(shape))
         solution = solve_group(Contracted(relaxed), limits_of(self.options, self.deadline), shape.bound_seconds)

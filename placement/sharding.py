@@ -178,6 +178,8 @@ def _best(make: Make, options: ShardingOptions) -> tuple[Sharding, float]:
     tried, bound = _proposed(make, options)
     if options.held:
         tried += kept(lambda: make(False), options.held)
+    if len(tried) == 1:
+        return tried[0], bound
     worth = options.score or (lambda _, seconds: (seconds, 0.0))
     return min(tried, key=lambda state: (worth(state.shards(), state.seconds), len(state.shards()))), bound
 

@@ -164,7 +164,7 @@ def solve_group(
     if not proves(contracted):
         return _solve_large(contracted, limits, floor_seconds, start)
     codecs = contracted.problem.codecs
-    found = GroupSolution(bound_seconds=floor_seconds, baselines=baselines(contracted), codecs=codecs)
+    found = GroupSolution(bound_seconds=floor_seconds, baselines=baselines(contracted, limits.deadline), codecs=codecs)
     for baseline in found.baselines:
         _offer(found, contracted, baseline.tags, baseline.evaluation)
     if start is not None:
@@ -188,7 +188,7 @@ def _solve_large(
 
     Baselines are those of clusters. Descents start in turn from all items data-parallel and from the best placement.
     """
-    first, codecs = baselines(coarse(contracted, CLUSTERS)), contracted.problem.codecs
+    first, codecs = baselines(coarse(contracted, CLUSTERS), limits.deadline), contracted.problem.codecs
     found = GroupSolution(bound_seconds=floor_seconds, baselines=first, codecs=codecs)
     try:
         for baseline in found.baselines:
@@ -211,7 +211,7 @@ def _search(found: GroupSolution, contracted: Contracted, limits: Limits) -> Non
     _polish(found, contracted, limits)
     if found.evaluation is None and not _first_fit(found, contracted, limits):
         return
-    if found.seconds > 0 and not found.within(limits.gap):
+    if found.seconds > 0 and not found.within(limits.gap) and time.monotonic() < limits.deadline:
         _prove(found, contracted, limits)
 
 
