@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from executor.state import JobState, allocate_state
+from placement.plan import Plan
+
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -75,3 +78,16 @@ def traces() -> Traces:
     if not Path("/proc/self/fd").is_dir():
         pytest.skip("needs /proc to see processes and open files")
     return Traces()
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[JobState]:
+    """The parameters of every run of the test, as its workers left them."""
+    kept: list[JobState] = []
+
+    def keep(plan: Plan) -> JobState:
+        kept.append(allocate_state(plan))
+        return kept[-1]
+
+    monkeypatch.setattr("executor.run.allocate_state", keep)
+    return kept

@@ -37,19 +37,6 @@ def trained(plan: Plan, steps: int = STEPS, **settings: Any) -> RunResult:
     return run(plan, RunOptions(steps=steps, **settings), SyntheticStream(plan.model, 1))
 
 
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> list[JobState]:
-    """The parameters of every run of the test, as its workers left them."""
-    kept: list[JobState] = []
-
-    def keep(plan: Plan) -> JobState:
-        kept.append(allocate_state(plan))
-        return kept[-1]
-
-    monkeypatch.setattr("executor.run.allocate_state", keep)
-    return kept
-
-
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_keeping_everything_is_the_plain_all_reduce(ranks: int) -> None:
     """DCT-DP with a share of 1 adds the same gradients in the same order: losses and parameters to the bit."""

@@ -9,7 +9,7 @@ import pytest
 
 from executor.data import SyntheticStream
 from executor.run import RunOptions, RunResult, run
-from executor.state import JobState, allocate_state
+from executor.state import JobState
 from placement.plan import DP, Plan, Shard, Sync
 from problem.model import Model
 from tests.executor.reference import assert_same_bits, global_batch, of_oracle, oracle_of, relative_error, values
@@ -70,19 +70,6 @@ def test_synchronous_runs_repeat_to_the_bit(name: str) -> None:
     first, second = trained(PLANS[name]), trained(PLANS[name])
     np.testing.assert_array_equal(first.losses, second.losses)
     assert_same_bits(values(first.dense, first.tables), values(second.dense, second.tables))
-
-
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> list[JobState]:
-    """The parameters of every run of the test, as its workers left them."""
-    kept: list[JobState] = []
-
-    def keep(plan: Plan) -> JobState:
-        kept.append(allocate_state(plan))
-        return kept[-1]
-
-    monkeypatch.setattr("executor.run.allocate_state", keep)
-    return kept
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

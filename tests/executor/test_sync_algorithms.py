@@ -13,7 +13,7 @@ from executor.centre import block_momentum, model_average, parameter_server
 from executor.data import SyntheticStream
 from executor.oracle import Oracle
 from executor.run import RunOptions, RunResult, run
-from executor.state import JobState, allocate_state
+from executor.state import JobState
 from placement.errors import InvalidPlan
 from placement.plan import Plan, Sync
 from tests.executor.reference import assert_same_bits, oracle_of, values
@@ -34,19 +34,6 @@ def pair(groups: int = 2, **settings: Any) -> Plan:
 def trained(plan: Plan, steps: int, **options: Any) -> RunResult:
     """The plan after some steps on the stream of seed 1."""
     return run(plan, RunOptions(steps=steps, **options), SyntheticStream(plan.model, 1))
-
-
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> list[JobState]:
-    """What every run of the test left in its shared memory."""
-    kept: list[JobState] = []
-
-    def keep(plan: Plan) -> JobState:
-        kept.append(allocate_state(plan))
-        return kept[-1]
-
-    monkeypatch.setattr("executor.run.allocate_state", keep)
-    return kept
 
 
 def after_one_step(plan: Plan, step: int, start: Oracle | None = None) -> list[Oracle]:
