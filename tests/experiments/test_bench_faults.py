@@ -1,8 +1,10 @@
 """The table of faults: every kind ends, is named, and leaves nothing."""
 
+import multiprocessing
 import os
 import random
 import signal
+import time
 
 import pytest
 
@@ -25,11 +27,20 @@ def test_what_is_left_is_counted(tmp_path):
     assert _left({os.getpid()}, before) == 1
 
 
-def test_a_fault_waits_for_its_moment():
-    """Nobody is hit before the moment, nor a worker that is not there."""
-    fault = Fault("nobody", signal.SIGKILL, 0.0)
+def test_a_fault_waits_for_its_moment_and_its_victim():
+    """A worker is left alone before the moment and if it is not the victim, and is killed after it."""
+    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), name="victim")
+    worker.start()
+    early, other = Fault("victim", signal.SIGKILL, 1e9), Fault("nobody", signal.SIGKILL, 0.0)
+    early(1)
+    other(1)
+    assert (early.at, other.at) == (0.0, 0.0)
+    assert worker.is_alive()
+    fault = Fault("victim", signal.SIGKILL, 0.0)
     fault(1)
-    assert fault.at == 0.0
+    worker.join()
+    assert fault.at > 0.0
+    assert worker.exitcode == -signal.SIGKILL
 
 
 def test_the_table_has_a_row_for_each_kind(monkeypatch, capsys):
