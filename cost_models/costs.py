@@ -11,7 +11,7 @@ to a node. A node of another speed scales core-seconds by :meth:`CostTable.slowd
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 from problem.cluster import Node
 
@@ -76,20 +76,43 @@ class TableCost:
 
 @dataclass(frozen=True, slots=True)
 class MessageCost:
-    """Core-seconds that a message takes from the sender's and from the receiver's thread: fixed part + per byte."""
+    """Core-seconds that a message takes from the sender's and from the receiver's thread.
+
+    A fixed part, a part for each tensor that it carries, a part for each byte. A message without tensors, which only
+    wakes its receiver, takes the fixed part.
+    """
 
     send_seconds: float = 0.0
     send_seconds_per_byte: float = 0.0
     receive_seconds: float = 0.0
     receive_seconds_per_byte: float = 0.0
+    send_seconds_per_tensor: float = 0.0
+    receive_seconds_per_tensor: float = 0.0
 
-    def send(self, size_bytes: float) -> float:
-        """Core-seconds to send ``size_bytes``."""
-        return self.send_seconds + self.send_seconds_per_byte * size_bytes
+    def send(self, size_bytes: float, tensors: float) -> float:
+        """Core-seconds to send ``size_bytes`` in so many tensors."""
+        return self.send_seconds + self.send_variable(size_bytes, tensors)
 
-    def receive(self, size_bytes: float) -> float:
-        """Core-seconds to receive ``size_bytes``."""
-        return self.receive_seconds + self.receive_seconds_per_byte * size_bytes
+    def receive(self, size_bytes: float, tensors: float) -> float:
+        """Core-seconds to receive ``size_bytes`` in so many tensors."""
+        return self.receive_seconds + self.receive_variable(size_bytes, tensors)
+
+    def send_variable(self, size_bytes: float, tensors: float) -> float:
+        """Core-seconds to send, without the fixed part."""
+        return self.send_seconds_per_byte * size_bytes + self.send_seconds_per_tensor * tensors
+
+    def receive_variable(self, size_bytes: float, tensors: float) -> float:
+        """Core-seconds to receive, without the fixed part."""
+        return self.receive_seconds_per_byte * size_bytes + self.receive_seconds_per_tensor * tensors
+
+    @property
+    def unfixed(self) -> MessageCost:
+        """The same without the fixed parts: what another tensor adds to a message that is sent anyway."""
+        return replace(self, send_seconds=0.0, receive_seconds=0.0)
+
+    def scaled(self, factor: float) -> MessageCost:
+        """Return the cost multiplied by a factor."""
+        return MessageCost(*(factor * getattr(self, part.name) for part in fields(self)))
 
 
 @dataclass(frozen=True)

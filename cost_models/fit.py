@@ -5,7 +5,7 @@ the largest (measured, docs/costs.md: ordinary least squares errs by 11-115 % in
 
 * an operator that was measured: piecewise linear in the batch (:func:`interpolate`);
 * a shape that was not: non-negative combination of features (:func:`fit_nonnegative`);
-* a message: fixed part + part per byte (:func:`fit_affine`).
+* a message: fixed part + part per byte + part per tensor (:func:`fit_measured`).
 
 Non-negative coefficients keep a prediction from going below zero and from falling as a feature grows. Knows nothing of
 operators, files or machines.
@@ -184,24 +184,22 @@ def held_out_errors(
     return errors
 
 
-def fit_affine(sizes: ArrayLike, seconds: ArrayLike) -> tuple[float, float]:
-    """Fit seconds = fixed + slope * size on relative error, both parts non-negative.
+def fit_measured(features: ArrayLike, seconds: ArrayLike) -> list[float]:
+    """Fit seconds that may be zero, below the clock's resolution: those points are left out.
 
     Parameters
     ----------
-    sizes : array_like, (n,)
-        Bytes of each message (or of each batch).
+    features : array_like, (n, p)
+        Features of each message (or of each batch).
     seconds : array_like, (n,)
-        Measured seconds; points of zero seconds are left out.
+        Measured seconds.
 
     Returns
     -------
-    tuple of float
-        Fixed seconds, seconds per byte; both 0 if no point is left.
+    list of float, (p,)
+        Coefficients as of :func:`fit_nonnegative`; all 0 if no point is left.
     """
-    x, y = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
-    x, y = x[y > 0], y[y > 0]
-    if not y.size:
-        return 0.0, 0.0
-    fixed, slope = fit_nonnegative(np.column_stack([np.ones_like(x), x]), y)
-    return float(fixed), float(slope)
+    x, y = np.asarray(features, dtype=float), np.asarray(seconds, dtype=float)
+    if not (y > 0).any():
+        return [0.0] * x.shape[1]
+    return [float(part) for part in fit_nonnegative(x[y > 0], y[y > 0])]

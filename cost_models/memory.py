@@ -54,6 +54,11 @@ def ids_bytes(table: EmbeddingTable, batch: int) -> int:
     return batch * table.request_elements * ID_BYTES
 
 
+def request_tensors(table: EmbeddingTable) -> int:
+    """Tensors of a request for one table: its ids, and their weights if it pools by weight."""
+    return 2 if table.pooling == "weighted" else 1
+
+
 def pooled_bytes(table: EmbeddingTable, batch: int, width: int | None = None) -> int:
     """Bytes of the pooled embeddings (or of ``width`` columns of them) of one feature for one batch, float32."""
     return batch * (table.dim if width is None else width) * FLOAT_BYTES

@@ -50,11 +50,15 @@ def all_reduce_bytes(size_bytes: float, ranks: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """What travels in a message: bytes, and core-seconds to encode and to decode them, at the cost table's speed."""
+    """What travels in a message: bytes, core-seconds to encode and to decode them at the cost table's speed, tensors.
+
+    The lengths that lead a coded message are not counted as a tensor.
+    """
 
     bytes: float = 0.0
     encode_seconds: float = 0.0
     decode_seconds: float = 0.0
+    tensors: float = 0.0
 
     def __add__(self, other: Wire) -> Wire:
         """Both in one message."""
@@ -62,7 +66,16 @@ class Wire:
             self.bytes + other.bytes,
             self.encode_seconds + other.encode_seconds,
             self.decode_seconds + other.decode_seconds,
+            self.tensors + other.tensors,
         )
+
+    def sending(self, cost: MessageCost) -> float:
+        """Core-seconds of the sender's thread: encoding and sending."""
+        return self.encode_seconds + cost.send(self.bytes, self.tensors)
+
+    def receiving(self, cost: MessageCost) -> float:
+        """Core-seconds of the receiver's thread: receiving and decoding."""
+        return cost.receive(self.bytes, self.tensors) + self.decode_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +101,37 @@ class Reduction:
         rounds = tuple(a + b for a, b in zip(self.rounds, other.rounds, strict=True))
         return Reduction(rounds, self.sent + other.sent, self.adds + other.adds)
 
+    @property
+    def nothing(self) -> Reduction:
+        """What adds nothing to an all-reduce of as many rounds."""
+        return Reduction((Wire(),) * len(self.rounds), 0.0, 0.0)
+
     def messages(self, ranks: int) -> int:
         """Messages that each rank sends (and receives)."""
         return len(self.rounds) * (ranks - 1)
 
     def core_seconds(self, costs: CostTable, ranks: int) -> float:
-        """Core-seconds of one rank's thread without the fixed part of messages: bytes, coding, additions."""
+        """Core-seconds of one rank's thread without the fixed part of messages: bytes, tensors, coding, additions."""
         coding = sum(wire.encode_seconds + wire.decode_seconds for wire in self.rounds)
-        per_byte = costs.message.send_seconds_per_byte + costs.message.receive_seconds_per_byte
-        return per_byte * self.sent + (ranks - 1) * coding + costs.sum_seconds_per_byte * self.adds
+        tensors, message = (ranks - 1) * sum(wire.tensors for wire in self.rounds), costs.message
+        moving = message.send_variable(self.sent, tensors) + message.receive_variable(self.sent, tensors)
+        return moving + (ranks - 1) * coding + costs.sum_seconds_per_byte * self.adds
+
+    def thread_seconds(self, costs: CostTable, ranks: int) -> float:
+        """Core-seconds of one rank's thread, all messages whole."""
+        ends = costs.message.send_seconds + costs.message.receive_seconds
+        return self.messages(ranks) * ends + self.core_seconds(costs, ranks)
+
+
+def no_slices() -> Reduction:
+    """Return the all-reduce by slices of nothing: empty messages of one tensor, the slice."""
+    return Reduction((Wire(tensors=1), Wire(tensors=1)), 0.0, 0.0)
 
 
 def in_slices(size_bytes: float, ranks: int, sent: Wire | None = None) -> Reduction:
-    """Return the all-reduce by slices: each rank adds up one of R slices, and sends the sum to all others.
+    """Return what a gradient adds to the all-reduce by slices: each rank sums one of R slices, and sends the sum to all.
+
+    The slices themselves, one tensor a message, are counted by the all-reduce of nothing (:func:`no_slices`).
 
     Parameters
     ----------
@@ -119,13 +150,8 @@ def in_slices(size_bytes: float, ranks: int, sent: Wire | None = None) -> Reduct
 
 def at_once(size_bytes: float, ranks: int, sent: Wire) -> Reduction:
     """Return the all-reduce of one round: each rank sends all it keeps (``sent``), encoded once, to all others."""
-    wire = Wire(sent.bytes, sent.encode_seconds / max(1, ranks - 1), sent.decode_seconds)
+    wire = Wire(sent.bytes, sent.encode_seconds / max(1, ranks - 1), sent.decode_seconds, sent.tensors)
     return Reduction((wire,), (ranks - 1) * sent.bytes, (ranks - 1) * size_bytes)
-
-
-def empty_reduce_seconds(costs: CostTable, messages: int) -> float:
-    """Core-seconds of one rank's thread for the messages of an all-reduce of nothing."""
-    return messages * (costs.message.send(0) + costs.message.receive(0))
 
 
 def round_forms(
@@ -137,7 +163,7 @@ def round_forms(
     arrival delay the receives, or the last arrival does: messages pass the NIC one after another, each after the slower of
     sending and ``seconds_per_byte`` times its bytes. Equal ranks that start together are assumed.
     """
-    send, receive = message.send(wire.bytes) + wire.encode_seconds, message.receive(wire.bytes) + wire.decode_seconds
+    send, receive = wire.sending(message), wire.receiving(message)
     occupancy = seconds_per_byte * wire.bytes
     first = send + occupancy + latency
     last = first + receive

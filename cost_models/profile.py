@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field
 from cost_models.checked_json import build, read_object, write_json
 from cost_models.costs import MessageCost
 from cost_models.features import Subject, family, features
-from cost_models.fit import Residual, fit_affine, fit_nonnegative, held_out_errors, interpolation_errors, residual
+from cost_models.fit import Residual, fit_measured, fit_nonnegative, held_out_errors, interpolation_errors, residual
 from problem.errors import BadInput
 from problem.graph import Kind, Operator
 from problem.model import EmbeddingTable
@@ -73,13 +73,22 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class MessagePoint:
-    """Core-seconds that a message of ``bytes`` takes from its sender and from its receiver."""
+    """Core-seconds that a message of ``bytes`` in some tensors takes from its sender and from its receiver.
+
+    Files that were written before tensors were counted have none: their fit has no part per tensor.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     bytes: NotNegative
     send_seconds: NotNegative
     receive_seconds: NotNegative
+    tensors: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def features(self) -> list[float]:
+        """What its seconds are fitted to: once, bytes, tensors."""
+        return [1.0, self.bytes, float(self.tensors)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +164,19 @@ class Profile:
 
     @property
     def message(self) -> MessageCost:
-        """Affine fit of the message points, on relative error."""
-        sizes = [point.bytes for point in self.messages]
-        send = fit_affine(sizes, [point.send_seconds for point in self.messages])
-        return MessageCost(*send, *fit_affine(sizes, [point.receive_seconds for point in self.messages]))
+        """Fit of the message points on relative error: once, per byte, per tensor."""
+        if not self.messages:
+            return MessageCost()
+        rows = [point.features for point in self.messages]
+        send = fit_measured(rows, [point.send_seconds for point in self.messages])
+        receive = fit_measured(rows, [point.receive_seconds for point in self.messages])
+        return MessageCost(send[0], send[1], receive[0], receive[1], send[2], receive[2])
 
     def next_batch_seconds(self, size_bytes: float) -> float:
         """Core-seconds to take a batch of ``size_bytes``: affine fit of the batch points."""
         points = self.next_batch
-        fixed, per_byte = fit_affine([point.bytes for point in points], [point.seconds for point in points])
+        rows = [[1.0, point.bytes] for point in points]
+        fixed, per_byte = fit_measured(rows, [point.seconds for point in points]) if rows else (0.0, 0.0)
         return fixed + per_byte * size_bytes
 
     def knots(self, key: str, phase: str) -> tuple[list[int], list[float]]:
@@ -255,17 +268,17 @@ def _batch_residuals(profile: Profile, samples: Mapping[str, list[_Sample]]) -> 
 
 
 def _size_residuals(profile: Profile) -> dict[str, Residual]:
-    """Held-out errors of the affine fits of messages and batches, each size left out in its turn."""
+    """Held-out errors of the fits of messages and batches, each size left out in its turn."""
     curves = {
-        "message.send": [(point.bytes, point.send_seconds) for point in profile.messages],
-        "message.receive": [(point.bytes, point.receive_seconds) for point in profile.messages],
-        "next_batch": [(point.bytes, point.seconds) for point in profile.next_batch],
+        "message.send": [(point.features, point.send_seconds) for point in profile.messages],
+        "message.receive": [(point.features, point.receive_seconds) for point in profile.messages],
+        "next_batch": [([1.0, point.bytes], point.seconds) for point in profile.next_batch],
     }
     found = {}
     for name, curve in curves.items():
-        points = [(size, seconds) for size, seconds in curve if seconds > 0]
-        sizes = [str(size) for size, _ in points]
-        rows = [[1.0, size] for size, _ in points]
+        points = [(row, seconds) for row, seconds in curve if seconds > 0]
+        rows = [row for row, _ in points]
+        sizes = [str(row) for row in rows]
         summary = residual(held_out_errors(rows, [seconds for _, seconds in points], sizes, folds=len(sizes) or 1))
         if summary is not None:
             found[name] = summary

@@ -88,7 +88,8 @@ def core_bandwidth(node: Node) -> float:
 def message_cost(node: Node) -> MessageCost:
     """Core-seconds of a message: a ring in shared memory on a host with several nodes, otherwise TCP.
 
-    The fixed part is one-way time of a small message, divided evenly between the two ends (assumption).
+    The fixed part is one-way time of a small message, divided evenly between the two ends (assumption). There is no part
+    per tensor: the sources timed messages of one buffer.
     """
     if node.host != node.name:
         fixed, send, receive = RING_MESSAGE_SECONDS, RING_SEND_BANDWIDTH, RING_RECEIVE_BANDWIDTH

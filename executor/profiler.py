@@ -40,11 +40,21 @@ from programs.workers import Worker
 #: Batches at which a model is measured, between which costs are interpolated.
 BATCHES = (64, 256, 512, 1024, 2048)
 QUICK = (64, 512)
-#: Bytes of the messages that are timed.
-MESSAGE_BYTES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
+#: Bytes and tensors of the messages that are timed: parameters and activations are one or few, pooled rows many.
+MESSAGES = (
+    (1 << 10, 1),
+    (1 << 14, 1),
+    (1 << 14, 16),
+    (1 << 16, 8),
+    (1 << 18, 1),
+    (1 << 18, 32),
+    (1 << 20, 1),
+    (1 << 20, 8),
+    (1 << 20, 32),
+    (1 << 22, 1),
+)
 WARMUP_STEPS, TIMED_STEPS = 16, 32
 _SWEEP_BYTES = 8 << 20  # larger than a core's second-level cache
-_PIECE_BYTES = 1 << 15  # messages carry several tensors; a pooled table of 512 samples x 16 is as large
 
 Watch = Callable[[str], None]
 
@@ -146,7 +156,7 @@ def with_messages(profile: Profile) -> Profile:
     summing, elastic = _array_costs()
     return replace(
         profile,
-        messages=tuple(measure_messages(MESSAGE_BYTES)),
+        messages=tuple(measure_messages(MESSAGES)),
         sum_seconds_per_byte=summing,
         exchange_seconds_per_byte=elastic,
     )
@@ -251,39 +261,43 @@ def _batch_bytes(loop: Loopback) -> float:
 # ---- messages
 
 
-def measure_messages(sizes: Sequence[int], repetitions: int = 24) -> list[MessagePoint]:
-    """Time messages between two processes, caches swept in between.
+def measure_messages(messages: Sequence[tuple[int, int]], repetitions: int = 24) -> list[MessagePoint]:
+    """Time messages of some bytes and tensors between two processes, in turn, caches swept in between.
 
     Returns
     -------
     list of MessagePoint
         Receiving includes bringing the bytes into the receiver's cache, which the kernel that reads them would pay.
     """
-    return [_measure_message(size, repetitions) for size in sizes]
-
-
-def _measure_message(size: int, repetitions: int) -> MessagePoint:
-    pieces = max(1, size // _PIECE_BYTES)
-    layout = [((size // 4 // pieces,), np.float32) for _ in range(pieces)]
-    there, back = Channel("sender", "receiver", layout), Channel("receiver", "sender", ())
-    times: dict[str, Floats] = {name: shared_array((repetitions,), np.float64) for name in ("sender", "receiver")}
+    layouts: list[Layout] = [[((size // 4 // n,), np.float32) for _ in range(n)] for size, n in messages]
+    there = [Channel("sender", "receiver", layout) for layout in layouts]
+    back = Channel("receiver", "sender", ())
+    shape = repetitions, len(messages)
+    times: dict[str, Floats] = {name: shared_array(shape, np.float64) for name in ("sender", "receiver")}
     records = {name: Record(_nobody(name), range(1)) for name in times}
-    ends = {name: (there.ends(name)[0] | back.ends(name)[0]) for name in times}
-    everything = there.ends("")[1] | back.ends("")[1]
+    ends = {name: set[int]().union(*(one.ends(name)[0] for one in (*there, back))) for name in times}
+    everything = set[int]().union(*(one.ends("")[1] for one in (*there, back)))
 
-    def work(name: str, turn: Callable[[Clock, Record], float]) -> None:
+    def work(name: str, turns: Sequence[_Sender] | Sequence[_Receiver]) -> None:
         keep_only(ends[name], everything)
         clock = Clock(ClockKind.CPU, 0.0)
-        for repetition in range(repetitions):
-            times[name][repetition] = turn(clock, records[name])
+        for repetition, index in np.ndindex(shape):
+            times[name][repetition, index] = turns[index](clock, records[name])
 
+    sweep = np.zeros(_SWEEP_BYTES // 4, np.float32)
+    senders = [_Sender(one, back, layout, sweep) for one, layout in zip(there, layouts, strict=True)]
+    receivers = [_Receiver(one, back, sweep) for one in there]
     tasks = {
-        "sender": functools.partial(work, "sender", _Sender(there, back, layout)),
-        "receiver": functools.partial(work, "receiver", _Receiver(there, back)),
+        "sender": functools.partial(work, "sender", senders),
+        "receiver": functools.partial(work, "receiver", receivers),
     }
     supervise(tasks, records, started=functools.partial(keep_only, set(), everything))
-    typical = {name: trimmed_mean(seconds[2:].astype(np.float64)) for name, seconds in times.items()}
-    return MessagePoint(float(size), typical["sender"], typical["receiver"])
+    sent, taken = (
+        [trimmed_mean(seconds[2:, index].astype(np.float64)) for index in range(len(messages))]
+        for seconds in (times["sender"], times["receiver"])
+    )
+    sizes = zip(messages, sent, taken, strict=True)
+    return [MessagePoint(float(size), send, take, tensors) for (size, tensors), send, take in sizes]
 
 
 def _nobody(name: str) -> Worker:
@@ -293,10 +307,9 @@ def _nobody(name: str) -> Worker:
 class _Sender:
     """Writes the payload, sweeps its cache as the kernels in between would, sends; its time is that of the send."""
 
-    def __init__(self, there: Channel, back: Channel, layout: Layout) -> None:
-        self.there, self.back = there, back
+    def __init__(self, there: Channel, back: Channel, layout: Layout, sweep: Floats) -> None:
+        self.there, self.back, self.sweep = there, back, sweep
         self.payload: list[Any] = [np.zeros(shape, dtype) for shape, dtype in layout]
-        self.sweep = np.zeros(_SWEEP_BYTES // 4, np.float32)
 
     def __call__(self, clock: Clock, record: Record) -> float:
         for array in self.payload:
@@ -313,9 +326,8 @@ class _Sender:
 class _Receiver:
     """Sweeps its cache, receives, reads the payload twice: the second reading is warm, the difference is the message's."""
 
-    def __init__(self, there: Channel, back: Channel) -> None:
-        self.there, self.back = there, back
-        self.sweep = np.zeros(_SWEEP_BYTES // 4, np.float32)
+    def __init__(self, there: Channel, back: Channel, sweep: Floats) -> None:
+        self.there, self.back, self.sweep = there, back, sweep
         self.total = 0.0
 
     def __call__(self, clock: Clock, record: Record) -> float:

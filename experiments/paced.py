@@ -75,7 +75,6 @@ def _paced(plan: Plan, costs: CostTable, steps: int) -> PacedRow:
 
 def stretched(costs: CostTable, factor: float) -> CostTable:
     """Return costs with every core-second multiplied by ``factor``."""
-    message = costs.message
     return replace(
         costs,
         ops={
@@ -86,12 +85,7 @@ def stretched(costs: CostTable, factor: float) -> CostTable:
             name: TableCost(*(_times(p, factor) for p in (t.lookup, t.update, t.shard_lookup, t.shard_update)))
             for name, t in costs.tables.items()
         },
-        message=type(message)(
-            message.send_seconds * factor,
-            message.send_seconds_per_byte * factor,
-            message.receive_seconds * factor,
-            message.receive_seconds_per_byte * factor,
-        ),
+        message=costs.message.scaled(factor),
         next_batch_seconds=costs.next_batch_seconds * factor,
         metric_seconds=costs.metric_seconds * factor,
         sum_seconds_per_byte=costs.sum_seconds_per_byte * factor,

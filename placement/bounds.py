@@ -25,11 +25,11 @@ from cost_models.costs import CostTable, PhaseCost
 from cost_models.memory import ids_bytes, pooled_bytes
 from placement.cuts import candidates, cut_count, fewest_cuts
 from placement.exchange_bound import Exchange, least_exchange
-from placement.group import GroupProblem, ServerLink
+from placement.group import GroupProblem
 from placement.loads import runs_backward
 from placement.nets import RANK, Contracted
 from placement.plan import Tag
-from placement.pull_costs import pull_terms, unhurried
+from placement.pull_costs import pull_links, pull_terms, unhurried
 from placement.shapes import Shape, Side
 from placement.shard_bounds import ShardCurve, TableNeeds, sharding_bound
 from placement.shard_state import UNIT, Sharding
@@ -314,10 +314,7 @@ class Bounds:
             How many more shards than tables there are at least.
         """
         count, ids, pooled = self._pull(shape, cuts)
-        links = tuple(
-            ServerLink(unhurried(node), (), ids // count, pooled // count, PhaseCost(), PhaseCost())
-            for node in shape.servers[:count]
-        )
+        links = pull_links(self.model, [unhurried(node) for node in shape.servers[:count]], ids, pooled)
         return GroupProblem(
             replace(self.model, tables=(), shared=()),
             self.costs,

@@ -59,7 +59,7 @@ def least_exchange(contracted: Contracted) -> Exchange:
 def _pair(contracted: Contracted, item: Item) -> Reduction:
     """Both sides of the all-reduce of an item's gradients between two ranks: of more, each but one takes no less."""
     wires, graph = contracted.problem.wires, contracted.problem.model.graph
-    one = sum((wires.reduced(graph[op], 2) for op in item.ops), wires.reduction(0, 2))
+    one = sum((wires.reduced(graph[op], 2) for op in item.ops), wires.empty_reduction().nothing)
     return one + one
 
 

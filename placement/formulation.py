@@ -60,7 +60,6 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from cost_models.network import empty_reduce_seconds
 from placement.latency_model import LatencyModel
 from placement.loads import Tally, fixed_tally, server_seconds
 from placement.net_variables import NetVariables
@@ -213,9 +212,9 @@ class Formulation:
 
     def reduce_terms(self, slow: float = 1.0) -> list[Term]:
         """Return the core-seconds of a rank's part of the all-reduce, ``slow`` times."""
-        costs, none = self.problem.costs, self.problem.wires.reduction(0, self.ranks)
+        costs = self.problem.costs
         own = [slow * work.reduced.core_seconds(costs, self.ranks) for work in self.data.work]
-        empty = slow * empty_reduce_seconds(costs, none.messages(self.ranks))
+        empty = slow * self.problem.wires.empty_reduction().thread_seconds(costs, self.ranks)
         return [(empty, self.has_dp), *((seconds, self.dp[i]) for i, seconds in enumerate(own))]
 
     def _loads(self) -> None:
@@ -275,11 +274,8 @@ class Formulation:
         if problem.groups == 1 or problem.sync is None:
             return {}
         often = 1 / problem.steps_per_exchange
-        ends = costs.message.send(0) + costs.message.receive(0)
-        there, back = costs.message.send_seconds_per_byte, costs.message.receive_seconds_per_byte
-        back += costs.exchange_seconds_per_byte
-        requests = [there * work.pushed.bytes + work.pushed.encode_seconds for work in self.data.work]
-        each = [seconds + back * work.parameter_bytes for seconds, work in zip(requests, self.data.work, strict=True)]
+        ends = costs.message.send_seconds + costs.message.receive_seconds
+        each = [work.exchange_seconds(costs) for work in self.data.work]
         found: dict[int, list[Term]] = {}
         for row in self.rows:
             terms = [(often * seconds, expression) for seconds, expression in self._exchanged(row, each)]
@@ -310,10 +306,12 @@ class Formulation:
         if not row.rank or self.ranks == 1:
             return []
         if row.node == 0:
-            times = often * (self.ranks - 1)
-            return [(times * message.send(0), self.has_dp), *self.dp_terms(times * message.send_seconds_per_byte)]
-        per_byte = message.receive_seconds_per_byte + self.problem.costs.sum_seconds_per_byte
-        return [(often * message.receive(0), self.has_dp), *self.dp_terms(often * per_byte)]
+            times, fixed = often * (self.ranks - 1), message.send_seconds
+            each = [work.parameters.sending(message.unfixed) for work in self.data.work]
+        else:
+            times, fixed, adding = often, message.receive_seconds, self.problem.costs.sum_seconds_per_byte
+            each = [w.parameters.receiving(message.unfixed) + adding * w.parameter_bytes for w in self.data.work]
+        return [(times * fixed, self.has_dp), *((times * own, self.dp[i]) for i, own in enumerate(each))]
 
     def _exchange_bytes(self, row: Row, way: str, inside: bool, rate: float) -> list[Term]:
         """Seconds on the NIC of exchanges with sync servers on other hosts, and of the difference passed on."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from cost_models.costs import CostTable, PhaseCost
-from cost_models.memory import ids_bytes, pooled_bytes, shard_in_flight_bytes, tensor_bytes
+from cost_models.memory import ids_bytes, pooled_bytes, request_tensors, shard_in_flight_bytes, tensor_bytes
+from cost_models.network import Wire
 from placement.plan import Shard, Sync, Tag
 from placement.shares import shard_cost
 from placement.wires import Wires
@@ -37,7 +38,9 @@ class ServerLink:
     resident_bytes, session_bytes : int
         Memory of rows and state, and of one session's buffers.
     widths : tuple of int
-        Columns of each part of the answer; codecs go by parts.
+        Columns of each part of the answer, a tensor each; codecs go by parts.
+    requests : int
+        Tensors of the request.
     """
 
     node: Node
@@ -49,6 +52,12 @@ class ServerLink:
     resident_bytes: int = 0
     session_bytes: int = 0
     widths: tuple[int, ...] = ()
+    requests: int = 0
+
+    @property
+    def request(self) -> Wire:
+        """The request as a message."""
+        return Wire(self.ids_bytes, tensors=self.requests)
 
 
 @dataclass(frozen=True)
@@ -227,4 +236,5 @@ def _link(model: Model, batch: int, node: Node, shards: list[Shard], costs: Cost
     held = sum(shard.bytes(model.table[shard.table]) for shard in shards)
     ids = sum(ids_bytes(model.feature[name], batch) for name in names)
     pooled = sum(pooled_bytes(model.feature[name], batch, width) for (name, _), width in parts.items())
-    return ServerLink(node, names, ids, pooled, lookup, update, held, session, tuple(parts.values()))
+    requests = sum(request_tensors(model.feature[name]) for name in names)
+    return ServerLink(node, names, ids, pooled, lookup, update, held, session, tuple(parts.values()), requests)

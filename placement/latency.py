@@ -79,9 +79,9 @@ def stall_seconds(problem: GroupProblem, tags: Mapping[str, Tag]) -> float:
         seconds = 0.0
         for server, exchange in zip(problem.sync_servers, exchanges, strict=True):
             if size := exchange.bytes:
-                there, moved = exchange.request, costs.exchange_seconds_per_byte * size
-                mine = costs.message.send(there.bytes) + there.encode_seconds + costs.message.receive(size) + moved
-                its = costs.message.receive(there.bytes) + there.decode_seconds + costs.message.send(size) + moved
+                there, back, moved = exchange.request, exchange.answer, costs.exchange_seconds_per_byte * size
+                mine = there.sending(costs.message) + back.receiving(costs.message) + moved
+                its = there.receiving(costs.message) + back.sending(costs.message) + moved
                 seconds += problem.slowdown[node] * mine + together * costs.slowdown(server) * its
                 seconds += sum(wire_seconds(problem.nodes[node], server, one) for one in (there.bytes, size))
         longest = max(longest, seconds)
@@ -147,15 +147,9 @@ class Session:
     def _spend(self, node: int, seconds: float) -> None:
         self.nodes[node] += seconds * self.problem.slowdown[node]
 
-    def _sending(self, wire: Wire) -> float:
-        return wire.encode_seconds + self.costs.message.send(wire.bytes)
-
-    def _receiving(self, wire: Wire) -> float:
-        return self.costs.message.receive(wire.bytes) + wire.decode_seconds
-
     def _post(self, channel: str, wire: Wire, source: int, target: int) -> None:
         """Send a tensor (or a gradient) to another node of the group."""
-        self._spend(source, self._sending(wire))
+        self._spend(source, wire.sending(self.costs.message))
         seconds = wire_seconds(self.problem.nodes[source], self.problem.nodes[target], wire.bytes)
         self.arrived[channel, target] = self.nodes[source] + seconds
 
@@ -164,7 +158,7 @@ class Session:
         arrival = self.arrived.pop((channel, node), None)
         if arrival is not None:
             self.nodes[node] = max(self.nodes[node], arrival)
-            self._spend(node, self._receiving(wire))
+            self._spend(node, wire.receiving(self.costs.message))
 
     # ---- embedding servers
 
@@ -172,16 +166,16 @@ class Session:
         """Send the ids, let the servers pool, and note when the pooled rows reach the rank, whose NIC takes turns."""
         me, free = self.problem.nodes[self.rank], 0.0
         for number, link in enumerate(self.problem.servers):
-            self._spend(self.rank, self.costs.message.send(link.ids_bytes))
-            self._serve(number, link, self.nodes[self.rank], Wire(link.ids_bytes), link.lookup)
+            self._spend(self.rank, link.request.sending(self.costs.message))
+            self._serve(number, link, self.nodes[self.rank], link.request, link.lookup)
             slow, pooled = self.costs.slowdown(link.node), self.wires.pooled(link)
-            self.servers[number] += slow * self._sending(pooled)
+            self.servers[number] += slow * pooled.sending(self.costs.message)
             free = max(free, self.servers[number]) + occupancy_seconds(link.node, me, pooled.bytes)
             self.pooled[number] = free + latency_seconds(link.node, me)
 
     def _serve(self, number: int, link: ServerLink, sent: float, wire: Wire, work: PhaseCost) -> None:
         arrival = sent + wire_seconds(self.problem.nodes[self.rank], link.node, wire.bytes)
-        seconds = self._receiving(wire) + work.core_seconds
+        seconds = wire.receiving(self.costs.message) + work.core_seconds
         self.servers[number] = max(self.servers[number], arrival) + seconds * self.costs.slowdown(link.node)
 
     def fetch(self, table: str) -> None:
@@ -190,7 +184,8 @@ class Session:
         for number in self.links.get(table, ()):
             if number in self.pooled:
                 self.nodes[self.rank] = max(self.nodes[self.rank], self.pooled.pop(number))
-                self._spend(self.rank, self._receiving(self.wires.pooled(self.problem.servers[number])))
+                pooled = self.wires.pooled(self.problem.servers[number])
+                self._spend(self.rank, pooled.receiving(self.costs.message))
         passes = self.problem.split_tables.get(table, 0.0)
         self._spend(self.rank, passes * self.costs.sum_seconds_per_byte * self.problem.bytes_of(table))
 
@@ -209,7 +204,7 @@ class Session:
         self.pending[number] -= 1
         if not self.pending[number]:
             wire = self.wires.push(link)
-            self._spend(self.rank, self._sending(wire))
+            self._spend(self.rank, wire.sending(self.costs.message))
             self._serve(number, link, self.nodes[self.rank], wire, link.update)
 
     # ---- operators

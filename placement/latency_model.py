@@ -73,8 +73,8 @@ class LeastMessage:
 
     def seconds(self, wires: list[Wire]) -> float:
         """Seconds from the first send to the last receive of messages that one thread sends to another, one by one."""
-        sends = [self.slowdown * (self.cost.send(one.bytes) + one.encode_seconds) for one in wires]
-        receives = [self.slowdown * (self.cost.receive(one.bytes) + one.decode_seconds) for one in wires]
+        sends = [self.slowdown * one.sending(self.cost) for one in wires]
+        receives = [self.slowdown * one.receiving(self.cost) for one in wires]
         wire = self.latency_seconds + self.wire_seconds_per_byte * min(one.bytes for one in wires)
         return wire + max(sum(sends) + min(receives), min(sends) + sum(receives))
 
@@ -269,15 +269,14 @@ class _SessionModel:
         latency = max(latency_seconds(me, node) for node in others) / slow
         per_byte = max(occupancy_seconds(me, node, 1.0) for node in others) / slow
         time = self.model.new_int_var(0, self.horizon, f"all_reduce[{self.row.node}]")
-        free = MessageCost(0.0, message.send_seconds_per_byte, 0.0, message.receive_seconds_per_byte)
 
         def forms(cost: MessageCost, reduction: Reduction, latency: float) -> list[float]:
             rounds = [round_forms(cost, wire, ranks - 1, per_byte, latency) for wire in reduction.rounds]
             adds = self.problem.costs.sum_seconds_per_byte * reduction.adds
             return [sum(form) + adds for form in zip(*rounds, strict=True)]
 
-        fixed = forms(message, problem.wires.reduction(0, ranks), latency)
-        each = [forms(free, work.reduced, 0.0) for work in form.data.work]
+        fixed = forms(message, problem.wires.empty_reduction(), latency)
+        each = [forms(message.unfixed, work.reduced, 0.0) for work in form.data.work]
         for number, empty in enumerate(fixed):
             terms = [(slow * own[number], form.dp[i]) for i, own in enumerate(each)]
             self.model.add(time >= form.scaled([(slow * empty, form.has_dp), *terms]))

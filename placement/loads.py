@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cost_models.costs import PhaseCost
 from cost_models.memory import in_flight_bytes, parameter_bytes, resident_bytes
-from cost_models.network import Reduction, Wire, empty_reduce_seconds, on_one_host
+from cost_models.network import Reduction, Wire, on_one_host
 from placement.group import GroupProblem, ServerLink
 from placement.plan import DP, Tag
 from problem.graph import FLOAT_BYTES, Kind, Operator
@@ -42,8 +42,8 @@ class Tally:
     def message(self, source: int, target: int, wire: Wire, part: str = "message", times: float = 1.0) -> None:
         """Book messages: core-seconds at both ends, bytes on both NICs unless the hosts are one."""
         machines, cost = self.problem.machines, self.problem.costs.message
-        self.core[part][source] += times * (cost.send(wire.bytes) + wire.encode_seconds)
-        self.core[part][target] += times * (cost.receive(wire.bytes) + wire.decode_seconds)
+        self.core[part][source] += times * wire.sending(cost)
+        self.core[part][target] += times * wire.receiving(cost)
         self.messages[source] += times
         self.messages[target] += times
         if not on_one_host(machines[source], machines[target]):
@@ -195,7 +195,7 @@ def _add_pull(total: Tally, link: ServerLink, rank: int, times: int) -> None:
     """Book one session's traffic with an embedding server, and the memory of what the rank receives."""
     problem, server = total.problem, total.index[link.node.name]
     for source, target, wire in (
-        (rank, server, Wire(link.ids_bytes)),
+        (rank, server, link.request),
         (server, rank, problem.wires.pooled(link)),
         (rank, server, problem.wires.push(link)),
     ):
@@ -211,27 +211,32 @@ def _add_mp_copies(total: Tally, tags: Mapping[str, Tag]) -> None:
             total.memory[int(tag)] += resident_bytes(op, total.problem.model)
 
 
-def dp_parameter_bytes(problem: GroupProblem, tags: Mapping[str, Tag]) -> int:
-    """Bytes of the parameters of the DP operators."""
-    return sum(op.parameters for op in problem.model.graph if tags.get(op.name) == DP) * FLOAT_BYTES
+def dp_operators(problem: GroupProblem, tags: Mapping[str, Tag]) -> list[Operator]:
+    """Return the DP operators with parameters."""
+    return [op for op in problem.model.graph if op.parameters and tags.get(op.name) == DP]
+
+
+def dp_parameters(problem: GroupProblem, tags: Mapping[str, Tag]) -> Wire:
+    """Return the parameters of the DP operators as a message, a tensor each."""
+    held = dp_operators(problem, tags)
+    return Wire(sum(op.parameters for op in held) * FLOAT_BYTES, tensors=len(held))
 
 
 def reduction_of(problem: GroupProblem, tags: Mapping[str, Tag]) -> Reduction | None:
     """Return the all-reduce of the DP operators; None with one rank or without parameters."""
-    held = [op for op in problem.model.graph if op.parameters and tags.get(op.name) == DP]
+    held = dp_operators(problem, tags)
     if problem.ranks == 1 or not held:
         return None
-    none = problem.wires.reduction(0, problem.ranks)
-    return sum((problem.wires.reduced(op, problem.ranks) for op in held), none)
+    return sum((problem.wires.reduced(op, problem.ranks) for op in held), problem.wires.empty_reduction())
 
 
 def _add_all_reduce(total: Tally, tags: Mapping[str, Tag]) -> None:
-    problem, ranks, size = total.problem, total.problem.ranks, dp_parameter_bytes(total.problem, tags)
+    problem, ranks, size = total.problem, total.problem.ranks, dp_parameters(total.problem, tags).bytes
     reduction = reduction_of(problem, tags)
     if reduction is None:
         return
     count = reduction.messages(ranks)
-    busy = empty_reduce_seconds(problem.costs, count) + reduction.core_seconds(problem.costs, ranks)
+    busy = reduction.thread_seconds(problem.costs, ranks)
     hosts = [node.host for node in problem.nodes[:ranks]]
     for rank in range(ranks):
         total.core["allreduce"][rank] += busy
@@ -272,10 +277,10 @@ def _add_sync(total: Tally, tags: Mapping[str, Tag]) -> None:
         for server, exchange in enumerate(exchanges):
             if exchange.bytes:
                 _add_exchange(total, node, total.index[problem.sync_servers[server].name], exchange, often)
-    forward = dp_parameter_bytes(problem, tags)
-    for rank in range(1, problem.ranks if forward else 1):
-        total.message(0, rank, Wire(forward), "sync", often)
-        total.core["sync"][rank] += often * problem.costs.sum_seconds_per_byte * forward
+    forward = dp_parameters(problem, tags)
+    for rank in range(1, problem.ranks if forward.bytes else 1):
+        total.message(0, rank, forward, "sync", often)
+        total.core["sync"][rank] += often * problem.costs.sum_seconds_per_byte * forward.bytes
     for op, server in problem.sync_server_of.items():
         at = total.index[problem.sync_servers[server].name]
         total.memory[at] += problem.model.graph[op].parameters * FLOAT_BYTES
@@ -286,7 +291,7 @@ def _add_exchange(total: Tally, node: int, server: int, exchange: Exchange, ofte
     problem, moved = total.problem, total.problem.costs.exchange_seconds_per_byte * exchange.bytes
     alone = Tally(problem)
     alone.message(node, server, exchange.request, "sync", often)
-    alone.message(server, node, Wire(exchange.bytes), "sync", often)
+    alone.message(server, node, exchange.answer, "sync", often)
     for at, times in ((node, 1), (server, problem.groups)):
         total.core["sync"][at] += times * (alone.core["sync"][at] + often * moved)
         total.tx[at] += times * alone.tx[at]
@@ -300,6 +305,11 @@ class Exchange:
 
     request: Wire
     bytes: int
+
+    @property
+    def answer(self) -> Wire:
+        """The answer: the parameters, uncoded, in as many tensors."""
+        return Wire(self.bytes, tensors=self.request.tensors)
 
 
 def exchanges_of(problem: GroupProblem, tags: Mapping[str, Tag]) -> list[list[Exchange]]:

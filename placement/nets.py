@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from cost_models.costs import PhaseCost
+from cost_models.costs import CostTable, PhaseCost
 from cost_models.memory import resident_bytes
 from cost_models.network import Reduction, Wire
 from placement.candidates import Item, items_of, tied
@@ -78,6 +78,17 @@ class ItemWork:
     reduced: Reduction
     pushed: Wire
 
+    @property
+    def parameters(self) -> Wire:
+        """The parameters as they come back from the sync servers: uncoded, in as many tensors."""
+        return Wire(self.parameter_bytes, tensors=self.pushed.tensors)
+
+    def exchange_seconds(self, costs: CostTable) -> float:
+        """Core-seconds of its part of an exchange with a sync server, without the fixed part of messages."""
+        rest = costs.message.unfixed
+        moved = costs.exchange_seconds_per_byte * self.parameter_bytes
+        return self.pushed.sending(rest) + self.parameters.receiving(rest) + moved
+
 
 @dataclass(frozen=True)
 class Contracted:
@@ -120,7 +131,7 @@ class Contracted:
 
     def _work(self, item: Item) -> ItemWork:
         problem, total, parameters, resident, session = self.problem, PhaseCost(), 0, 0, 0
-        reduced, pushed = problem.wires.reduction(0, problem.ranks), Wire()
+        reduced, pushed = problem.wires.empty_reduction().nothing, Wire()
         for name in item.ops:
             op, cost = problem.model.graph[name], problem.costs.ops[name]
             total = total + cost.forward

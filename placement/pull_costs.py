@@ -5,12 +5,14 @@ Bounds of thousands of shapes ask for it; the tally itself would take longer tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.costs import CostTable, PhaseCost
+from cost_models.memory import request_tensors
 from placement.group import GroupProblem, ServerLink
 from placement.loads import fixed_tally
 from problem.cluster import Node
@@ -42,10 +44,33 @@ def pull_terms(model: Model, costs: CostTable, batch: int) -> npt.NDArray[np.flo
 def _fixed(model: Model, costs: CostTable, batch: int, count: int, ids: int, pooled: int) -> tuple[float, float, float]:
     """Core-seconds, bytes out and bytes in of a rank that pulls so much from so many servers, as the tally has it."""
     rank = replace(PROBE, name="rank", host="rank")
-    links = (ServerLink(PROBE, (), ids // count, pooled // count, PhaseCost(), PhaseCost()),) * count
+    links = pull_links(model, (PROBE,) * count, ids, pooled)
     bare = replace(model, tables=(), shared=())
     fixed = fixed_tally(GroupProblem(bare, costs, (rank,), batch, servers=links))
     return sum(part[0] for part in fixed.core.values()), fixed.tx[0], fixed.rx[0]
+
+
+def pull_links(model: Model, nodes: Sequence[Node], ids: int, pooled: int) -> tuple[ServerLink, ...]:
+    """Return servers that answer for free and share bytes equally, in as few tensors as whole tables make."""
+    requests, answers = sum(map(request_tensors, model.feature.values())), len(model.feature)
+    count = len(nodes)
+
+    def part(of: int, index: int) -> int:
+        return of * (index + 1) // count - of * index // count
+
+    return tuple(
+        ServerLink(
+            node,
+            (),
+            ids // count,
+            pooled // count,
+            PhaseCost(),
+            PhaseCost(),
+            widths=(0,) * part(answers, index),
+            requests=part(requests, index),
+        )
+        for index, node in enumerate(nodes)
+    )
 
 
 def unhurried(node: Node) -> Node:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.costs import MessageCost
-from cost_models.network import Wire, empty_reduce_seconds
+from cost_models.network import Wire
 from placement.group import GroupProblem
 from placement.loads import fixed_tally
 from placement.nets import RANK, Contracted, Net
@@ -47,8 +47,7 @@ class QuickLoads:
         self.room = np.array([float(node.memory_bytes) for node in self.problem.nodes])
         self.items = item_loads(contracted)
         self.reduced = sum(self._reduces(i) for i in range(len(self.at)))
-        none = self.problem.wires.reduction(0, self.ranks)
-        empty = empty_reduce_seconds(self.problem.costs, none.messages(self.ranks))
+        empty = self.problem.wires.empty_reduction().thread_seconds(self.problem.costs, self.ranks)
         self.empty_reduce = self.is_rank * empty / self.capacity[CORES]
         self.nets_of: list[list[Net]] = [[] for _ in contracted.items]
         for net in contracted.nets:
@@ -194,8 +193,9 @@ def capacities(problem: GroupProblem) -> Array:
 
 def message_seconds(cost: MessageCost, messages: int, wire: Wire) -> tuple[float, float]:
     """Return the core-seconds to send some messages that take ``wire`` together, and to receive them."""
-    sends = messages * cost.send(wire.bytes / messages) + wire.encode_seconds
-    return sends, messages * cost.receive(wire.bytes / messages) + wire.decode_seconds
+    sends = cost.send_variable(wire.bytes, wire.tensors) + wire.encode_seconds
+    receives = cost.receive_variable(wire.bytes, wire.tensors) + wire.decode_seconds
+    return messages * cost.send_seconds + sends, messages * cost.receive_seconds + receives
 
 
 def item_loads(contracted: Contracted) -> ItemLoads:
@@ -223,16 +223,18 @@ def _add_exchanges(contracted: Contracted, size: Array, loads: tuple[Array, Arra
         return
     dp, lead, mp = loads
     costs, often = problem.costs, 1 / problem.steps_per_exchange
-    send, receive = costs.message.send_seconds_per_byte, costs.message.receive_seconds_per_byte
-    pushed = np.array([w.pushed.bytes for w in contracted.work], float)
-    encode = np.array([w.pushed.encode_seconds for w in contracted.work], float)
+    rest, work = costs.message.unfixed, contracted.work
+    pushed = np.array([w.pushed.bytes for w in work], float)
+    exchanged = np.array([w.exchange_seconds(costs) for w in work], float)
+    sent = np.array([w.parameters.sending(rest) for w in work], float)
+    taken = np.array([w.parameters.receiving(rest) for w in work], float)
     for rows in (mp, lead):
-        rows[:, CORES] += often * (send * pushed + encode + (receive + costs.exchange_seconds_per_byte) * size)
+        rows[:, CORES] += often * exchanged
         rows[:, TX] += often * pushed
         rows[:, RX] += often * size
-    passed = often * (receive + costs.sum_seconds_per_byte) * size
+    passed = often * (taken + costs.sum_seconds_per_byte * size)
     dp[:, CORES] += passed
-    lead[:, CORES] += often * (problem.ranks - 1) * send * size - passed
+    lead[:, CORES] += often * (problem.ranks - 1) * sent - passed
     if wire:
         dp[:, RX] += often * size
         lead[:, TX] += often * (problem.ranks - 1) * size

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.costs import CostTable
-from cost_models.memory import ids_bytes, pooled_bytes, shard_in_flight_bytes
+from cost_models.memory import ids_bytes, pooled_bytes, request_tensors, shard_in_flight_bytes
 from placement.errors import DoesNotFit
 from placement.plan import Shard, Span
 from placement.shares import shard_cost
@@ -151,7 +151,8 @@ class Sharding:
             own = shard_cost(self.costs.tables[feature.name], feature, strip).each
             total[:2] += own.core_seconds, own.traffic_bytes
             ids, pooled = ids_bytes(feature, self.batch), self.pooled_share * pooled_bytes(feature, self.batch, width)
-            handled = message.receive_seconds_per_byte * (ids + pooled) + message.send_seconds_per_byte * pooled
+            handled = message.receive_variable(ids + pooled, 1 + request_tensors(feature))
+            handled += message.send_variable(pooled, 1)
             total += (handled, 0.0, ids + pooled, pooled)
         return total
 

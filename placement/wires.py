@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cost_models.codecs import ROWWISE_BITS, Message
 from cost_models.memory import tensor_bytes
-from cost_models.network import Reduction, Wire, at_once, in_slices
+from cost_models.network import Reduction, Wire, at_once, in_slices, no_slices
 from placement.codecs import ALL_REDUCE, EXCHANGE, POOLED, PUSH, EdgeCodec, Scheme, parse_codec
 from problem.graph import FLOAT_BYTES, Graph, Operator
 
@@ -96,7 +96,7 @@ class Wires:
     def _rows(self, chosen: EdgeCodec | None, size: int, widths: Sequence[int], gradient: bool) -> Wire:
         """Return what rows of a batch take: ``size`` bytes as float32, in parts of so many columns."""
         if chosen is None:
-            return Wire(size)
+            return Wire(size, tensors=len(widths))
         messages = (chosen.message(self.batch, width, gradient=gradient) for width in widths)
         return sum((_wire(message) for message in messages), Wire())
 
@@ -118,17 +118,14 @@ class Wires:
     # ---- gradients of operators, and what is pushed
 
     def reduced(self, op: Operator, ranks: int) -> Reduction:
-        """Return what the gradient of an operator takes of the all-reduce of R ranks."""
-        return self.reduction(op.parameters, ranks)
+        """Return what the gradient of an operator adds to the all-reduce of R ranks."""
+        return _least_reduction([_reduction(choice, op.parameters, ranks) for choice in self.choices(ALL_REDUCE)])
 
-    def reduction(self, elements: int, ranks: int) -> Reduction:
-        """Return what a gradient of so many elements takes; of none, an all-reduce of as many rounds without bytes."""
-        found = [_reduction(choice, elements, ranks) for choice in self.choices(ALL_REDUCE)]
-        if len(found) == 1:
-            return found[0]
-        count = min(len(one.rounds) for one in found)
-        rounds = tuple(_least([one.rounds[turn] for one in found]) for turn in range(count))
-        return Reduction(rounds, min(one.sent for one in found), min(one.adds for one in found))
+    def empty_reduction(self) -> Reduction:
+        """Return an all-reduce of nothing, of as many rounds."""
+        return _least_reduction(
+            [Reduction((Wire(),), 0.0, 0.0) if _at_once(choice) else no_slices() for choice in self.choices(ALL_REDUCE)]
+        )
 
     def pushed(self, op: Operator) -> Wire:
         """Return what an operator's part of a push to the sync servers takes; the answer is float32."""
@@ -141,18 +138,28 @@ def _bits(chosen: EdgeCodec) -> int:
 
 
 def _wire(message: Message) -> Wire:
-    return Wire(message.bytes, message.encode_seconds, message.decode_seconds)
+    return Wire(message.bytes, message.encode_seconds, message.decode_seconds, 1)
 
 
 def _least(found: list[Wire]) -> Wire:
-    """Return the only one, or the fewest bytes of several, without coding."""
-    return found[0] if len(found) == 1 else Wire(min(wire.bytes for wire in found))
+    """Return the only one, or the fewest bytes and tensors of several, without coding."""
+    if len(found) == 1:
+        return found[0]
+    return Wire(min(wire.bytes for wire in found), tensors=min(wire.tensors for wire in found))
+
+
+def _least_reduction(found: list[Reduction]) -> Reduction:
+    """Return the only one, or the least of several, round by round."""
+    if len(found) == 1:
+        return found[0]
+    rounds = tuple(_least(list(turn)) for turn in zip(*(one.rounds for one in found), strict=False))
+    return Reduction(rounds, min(one.sent for one in found), min(one.adds for one in found))
 
 
 def _gradient(chosen: EdgeCodec | None, elements: int) -> Wire:
     """Return what a flat gradient takes."""
     if chosen is None:
-        return Wire(elements * FLOAT_BYTES)
+        return Wire(elements * FLOAT_BYTES, tensors=1)
     if chosen.scheme is Scheme.DCT_DP:
         return _wire(chosen.gradient_message(elements))
     return _wire(Message(1, elements, chosen.forward))
@@ -161,6 +168,9 @@ def _gradient(chosen: EdgeCodec | None, elements: int) -> Wire:
 def _reduction(chosen: EdgeCodec | None, elements: int, ranks: int) -> Reduction:
     """Return the all-reduce of a flat gradient: at once under DCT-DP, else by slices."""
     size, wire = elements * FLOAT_BYTES, _gradient(chosen, elements)
-    if chosen is not None and chosen.scheme is Scheme.DCT_DP:
-        return at_once(size, ranks, wire)
-    return in_slices(size, ranks, wire)
+    return at_once(size, ranks, wire) if _at_once(chosen) else in_slices(size, ranks, wire)
+
+
+def _at_once(chosen: EdgeCodec | None) -> bool:
+    """Whether all ranks send all they keep in one round."""
+    return chosen is not None and chosen.scheme is Scheme.DCT_DP

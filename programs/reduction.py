@@ -31,6 +31,8 @@ class Reduction:
         Core-seconds of the codec for each slice and message.
     gathers : bool
         Whether the sums are sent back in a second phase.
+    tensors : int
+        Tensors of each message.
     """
 
     wire: tuple[int, ...]
@@ -38,6 +40,7 @@ class Reduction:
     encode: tuple[float, ...]
     decode: tuple[float, ...]
     gathers: bool = True
+    tensors: int = 1
 
 
 def reduction(plan: Plan, reduce: AllReduce) -> Reduction:
@@ -52,7 +55,9 @@ def reduction(plan: Plan, reduce: AllReduce) -> Reduction:
         decode = sum(message.decode_seconds for message in messages)
         whole = sum(message.bytes for message in messages)
         each = plan.ranks
-        return Reduction((whole,) * each, (reduce.bytes,) * each, (encode,) * each, (decode,) * each, gathers=False)
+        return Reduction(
+            (whole,) * each, (reduce.bytes,) * each, (encode,) * each, (decode,) * each, False, len(messages)
+        )
     halves = [Message(1, part // FLOAT_BYTES, chosen.forward) for part in parts]
     return Reduction(
         tuple(message.bytes for message in halves),

@@ -50,6 +50,10 @@ from simulator.primitives import (
     Work,
 )
 
+#: Bytes and tensors of a message.
+Size = tuple[int, int]
+NOTHING: Size = (0, 0)
+
 
 class Lowering:
     """Turns the programs of a job into primitives.
@@ -104,8 +108,9 @@ class Lowering:
         Where one group stands for G, the requests of all G come at once and the last of them is the one that is timed.
         """
         message, pushed = self._costs.message, pushed_messages(self._plan, step.exchange[server]) if step.codec else ()
-        seconds = message.receive(step.request_bytes(server)) + message.send(back.bytes) + self._exchange(back.bytes)
-        seconds += sum(part.decode_seconds for part in pushed)
+        tensors = len(step.exchange[server])
+        seconds = message.receive(step.request_bytes(server), tensors) + message.send(back.bytes, tensors)
+        seconds += self._exchange(back.bytes) + sum(part.decode_seconds for part in pushed)
         at = self._plan.sync_servers[server]
         return Answer(self._work_at(at, seconds / self._machines[at.name].share), back, node)
 
@@ -148,14 +153,14 @@ class Lowering:
     def _message(self, worker: Worker, message: Send | Recv) -> Iterator[Primitive]:
         """One end of a message between two places of a session."""
         box = self._mailbox(message.channel, worker.group, worker.rank, worker.thread)
-        of_server = message.peer.role is Role.SERVER
+        of_server, size = message.peer.role is Role.SERVER, (message.bytes, len(message.tensors))
         if isinstance(message, Recv):
             part = Part.PS_QUEUE if of_server else Part.PEER
-            yield from self._receive(worker, box, message.bytes, part, coding_seconds(self._plan, message))
+            yield from self._receive(worker, box, size, part, coding_seconds(self._plan, message))
         else:
             nodes = self._plan.servers if of_server else self._plan.groups[worker.group]
             target = nodes[message.peer.index].name
-            yield from self._send(worker, box, target, message.bytes, coding_seconds(self._plan, message))
+            yield from self._send(worker, box, target, size, coding_seconds(self._plan, message))
 
     def _update(self, worker: Worker, update: Update) -> Iterator[Primitive]:
         cost = self._table_updates(update.shards)
@@ -179,40 +184,38 @@ class Lowering:
 
         if me == 0:
             for rank in range(1, last + 1):
-                yield from self._receive(worker, box("arrived", rank), 0, Part.PEER)
+                yield from self._receive(worker, box("arrived", rank), NOTHING, Part.PEER)
         else:
-            yield from self._send(worker, box("arrived", me), node, 0)
-            yield from self._receive(worker, box("turn", me), 0, Part.PEER)
+            yield from self._send(worker, box("arrived", me), node, NOTHING)
+            yield from self._receive(worker, box("turn", me), NOTHING, Part.PEER)
         yield work
         if me < last:
-            yield from self._send(worker, box("turn", me + 1), node, 0)
-            yield from self._receive(worker, box("go on", me), 0, Part.PEER)
+            yield from self._send(worker, box("turn", me + 1), node, NOTHING)
+            yield from self._receive(worker, box("go on", me), NOTHING, Part.PEER)
         else:
             for rank in range(last):
-                yield from self._send(worker, box("go on", rank), node, 0)
+                yield from self._send(worker, box("go on", rank), node, NOTHING)
 
     def _all_reduce(self, worker: Worker, reduce: AllReduce) -> Iterator[Primitive]:
         """Direct reduce-scatter, then all-gather (``programs.collectives``), with the same thread of the other ranks."""
         group, thread, me = worker.group, worker.thread, worker.rank
         moves = reduction(self._plan, reduce)
         others = [rank for rank in range(self._plan.ranks) if rank != me]
-        nodes = self._plan.groups[group]
+        nodes, sizes = self._plan.groups[group], [(size, moves.tensors) for size in moves.wire]
 
         def box(phase: str, source: int, target: int) -> Mailbox:
             return self._mailbox("all-reduce", phase, group, thread, reduce.ops, source, target)
 
         for rank in others:
-            yield from self._send(
-                worker, box("scatter", me, rank), nodes[rank].name, moves.wire[rank], moves.encode[rank]
-            )
+            yield from self._send(worker, box("scatter", me, rank), nodes[rank].name, sizes[rank], moves.encode[rank])
         for rank in others:
-            yield from self._receive(worker, box("scatter", rank, me), moves.wire[me], Part.PEER, moves.decode[me])
+            yield from self._receive(worker, box("scatter", rank, me), sizes[me], Part.PEER, moves.decode[me])
             yield self._work(worker, self._costs.sum_seconds_per_byte * moves.adds[me])
         for rank in others if moves.gathers else ():
             encoding = moves.encode[me] / len(others)  # once for all messages
-            yield from self._send(worker, box("gather", me, rank), nodes[rank].name, moves.wire[me], encoding)
+            yield from self._send(worker, box("gather", me, rank), nodes[rank].name, sizes[me], encoding)
         for rank in others if moves.gathers else ():
-            yield from self._receive(worker, box("gather", rank, me), moves.wire[rank], Part.PEER, moves.decode[rank])
+            yield from self._receive(worker, box("gather", rank, me), sizes[rank], Part.PEER, moves.decode[rank])
 
     def _merged_all_reduce(self, worker: Worker, reduce: AllReduce) -> Iterator[Primitive]:
         """Make both phases with one message per rank, as long as its slices together, to the next rank.
@@ -241,12 +244,12 @@ class Lowering:
         moves, cost = reduction(self._plan, reduce), self._costs.message
         others = [rank for rank in range(self._plan.ranks) if rank != me]
         adding = self._costs.sum_seconds_per_byte * moves.adds[me]
-        sends = [cost.send(moves.wire[rank]) + moves.encode[rank] for rank in others]
-        takes = len(others) * (cost.receive(moves.wire[me]) + moves.decode[me] + adding)
+        sends = [cost.send(moves.wire[rank], moves.tensors) + moves.encode[rank] for rank in others]
+        takes = len(others) * (cost.receive(moves.wire[me], moves.tensors) + moves.decode[me] + adding)
         if not moves.gathers:
             return {"scatter": (sends, takes)}
-        back = [cost.send(moves.wire[me]) + moves.encode[me] / len(others)] * len(others)
-        taken = sum(cost.receive(moves.wire[rank]) + moves.decode[rank] for rank in others)
+        back = [cost.send(moves.wire[me], moves.tensors) + moves.encode[me] / len(others)] * len(others)
+        taken = sum(cost.receive(moves.wire[rank], moves.tensors) + moves.decode[rank] for rank in others)
         return {"scatter": (sends, takes), "gather": (back, taken)}
 
     def _meeting(self, *key: Any) -> Meeting:
@@ -276,32 +279,39 @@ class Lowering:
             back = Emit(self._mailbox("sync answer", server, worker.group, node), there, here, size)
             pushed = pushed_messages(self._plan, step.exchange[server]) if step.codec else ()
             encoding = sum(part.encode_seconds for part in pushed)
-            yield self._work(worker, self._costs.message.send(step.request_bytes(server)) + encoding)
+            tensors = len(step.exchange[server])
+            yield self._work(worker, self._costs.message.send(step.request_bytes(server), tensors) + encoding)
             answer = self._answer(server, step, back, node)
             yield Emit(self.inbox(server), here, there, step.request_bytes(server), answer)
         for server, size in asked:
-            yield from self._receive(worker, self._mailbox("sync answer", server, worker.group, node), size, Part.SYNC)
+            answer_size = size, len(step.exchange[server])
+            yield from self._receive(
+                worker, self._mailbox("sync answer", server, worker.group, node), answer_size, Part.SYNC
+            )
             yield self._work(worker, self._exchange(size))
         for rank in step.followers:
             box = self._mailbox("sync difference", worker.group, rank)
-            yield from self._send(worker, box, nodes[rank // alike * alike].name, step.forward_bytes)
-        if step.follow:
-            yield from self._receive(
-                worker, self._mailbox("sync difference", worker.group, node), step.follow_bytes, Part.SYNC
+            yield from self._send(
+                worker, box, nodes[rank // alike * alike].name, (step.forward_bytes, len(step.forward))
             )
+        if step.follow:
+            box, size = self._mailbox("sync difference", worker.group, node), step.follow_bytes
+            yield from self._receive(worker, box, (size, len(step.follow)), Part.SYNC)
             yield self._work(worker, self._costs.sum_seconds_per_byte * step.follow_bytes)
 
     # ---- parts
 
-    def _send(self, worker: Worker, box: Mailbox, target: str, size: int, encoding: float = 0.0) -> Iterator[Primitive]:
-        yield self._work(worker, encoding + self._costs.message.send(size))
-        yield Emit(box, self._machines[worker.node.name].index, self._machines[target].index, size)
+    def _send(
+        self, worker: Worker, box: Mailbox, target: str, size: Size, encoding: float = 0.0
+    ) -> Iterator[Primitive]:
+        yield self._work(worker, encoding + self._costs.message.send(*size))
+        yield Emit(box, self._machines[worker.node.name].index, self._machines[target].index, size[0])
 
     def _receive(
-        self, worker: Worker, box: Mailbox, size: int, part: Part, decoding: float = 0.0
+        self, worker: Worker, box: Mailbox, size: Size, part: Part, decoding: float = 0.0
     ) -> Iterator[Primitive]:
         yield Await(box, part=part)
-        yield self._work(worker, self._costs.message.receive(size) + decoding)
+        yield self._work(worker, self._costs.message.receive(*size) + decoding)
 
     def _work(self, worker: Worker, seconds: float, traffic_bytes: float = 0.0) -> Work:
         return self._work_at(worker.node, seconds, traffic_bytes)

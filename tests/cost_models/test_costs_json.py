@@ -18,7 +18,14 @@ from tests.cost_models.models import node, small
 def table() -> CostTable:
     cost = OpCost(PhaseCost(1 / 3, 2.5), PhaseCost(1e-300, 1e18), PhaseCost(0.1 + 0.2))
     lookup = TableCost(PhaseCost(2e-7, 3), PhaseCost(1))
-    return CostTable(8, {"b": cost, "a": cost}, {"t": lookup}, MessageCost(1e-6, 2e-12), kind="k", notes=("one", "two"))
+    return CostTable(
+        8,
+        {"b": cost, "a": cost},
+        {"t": lookup},
+        MessageCost(1e-6, 2e-12, send_seconds_per_tensor=3e-7),
+        kind="k",
+        notes=("one", "two"),
+    )
 
 
 @pytest.mark.parametrize("costs", [table(), roofline_costs(small(), 128, node())], ids=["awkward numbers", "roofline"])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.fit import (
-    fit_affine,
+    fit_measured,
     fit_nonnegative,
     held_out_errors,
     interpolate,
@@ -151,19 +151,19 @@ def test_held_out_errors_repeat_and_need_two_shapes() -> None:
     assert held_out_errors(x, y, ["same"] * len(y)).size == 0
 
 
-def test_affine_fit_recovers_fixed_part_and_slope() -> None:
-    """5 us + 60 us per MB come back from four sizes; points of zero seconds are left out."""
-    sizes = [1e3, 1e5, 1e6, 1e7]
-    seconds = [5e-6 + 60e-12 * size for size in sizes]
-    assert fit_affine(sizes, seconds) == pytest.approx((5e-6, 60e-12))
-    assert fit_affine([*sizes, 5.0], [*seconds, 0.0]) == pytest.approx((5e-6, 60e-12))
-    assert fit_affine([1.0, 2.0], [0.0, 0.0]) == (0.0, 0.0)
+def test_a_fit_of_messages_recovers_its_parts() -> None:
+    """5 us + 60 us per MB + 1 us per tensor come back from five messages; points of zero seconds are left out."""
+    rows = [[1.0, size, tensors] for size, tensors in ((1e3, 1), (1e5, 8), (1e5, 1), (1e6, 32), (1e7, 1))]
+    seconds = [5e-6 + 60e-12 * size + 1e-6 * tensors for _, size, tensors in rows]
+    assert fit_measured(rows, seconds) == pytest.approx([5e-6, 60e-12, 1e-6])
+    assert fit_measured([*rows, [1.0, 5.0, 1.0]], [*seconds, 0.0]) == pytest.approx([5e-6, 60e-12, 1e-6])
+    assert fit_measured([[1.0, 1.0], [1.0, 2.0]], [0.0, 0.0]) == [0.0, 0.0]
 
 
 @given(st.lists(st.tuples(st.floats(1, 1e9), st.floats(1e-9, 10)), min_size=1, max_size=8))
-def test_affine_fit_never_falls_with_the_bytes(points: list[tuple[float, float]]) -> None:
-    """Whatever was measured, neither part is negative, so a larger message never costs less."""
-    fixed, slope = fit_affine([size for size, _ in points], [seconds for _, seconds in points])
+def test_a_fit_of_messages_never_falls_with_the_bytes(points: list[tuple[float, float]]) -> None:
+    """Whatever was measured, no part is negative, so a larger message never costs less."""
+    fixed, slope = fit_measured([[1.0, size] for size, _ in points], [seconds for _, seconds in points])
     assert fixed >= 0
     assert slope >= 0
 

@@ -13,15 +13,15 @@ from cost_models.network import (
     all_reduce_bytes,
     all_reduce_seconds,
     at_once,
-    empty_reduce_seconds,
     in_slices,
+    no_slices,
     wire_seconds,
 )
 from problem.graph import Graph, Kind, Operator
 from problem.model import EmbeddingTable, Model
 from tests.instances import node, nodes
 
-COSTS = CostTable(1, {}, message=MessageCost(1e-6, 1e-9, 2e-6, 2e-9), sum_seconds_per_byte=1e-9)
+COSTS = CostTable(1, {}, message=MessageCost(1e-6, 1e-9, 2e-6, 2e-9, 1e-7, 3e-7), sum_seconds_per_byte=1e-9)
 
 
 def test_wire_time_is_latency_and_bytes_over_the_slower_nic() -> None:
@@ -40,18 +40,18 @@ def test_all_reduce_moves_two_times_n_minus_one_over_n(ranks: int) -> None:
 
 
 def test_all_reduce_of_two_ranks_by_hand() -> None:
-    """Two rounds of 500 bytes: send 1.5 us, receive 3 us, wire 0.5 us each, and one addition of 500 bytes."""
-    assert _core_seconds(1000, 2) == pytest.approx(2 * (1.5e-6 + 3e-6) + 0.5e-6)
-    assert all_reduce_seconds(COSTS, in_slices(1000, 2), nodes(2)) == pytest.approx(
-        2 * (1.5e-6 + 0.5e-6 + 3e-6) + 0.5e-6
+    """Two rounds of 500 bytes in a tensor: send 1.6 us, receive 3.3 us, wire 0.5 us each; one addition of 500 bytes."""
+    assert _core_seconds(1000, 2) == pytest.approx(2 * (1.6e-6 + 3.3e-6) + 0.5e-6)
+    assert all_reduce_seconds(COSTS, in_slices(1000, 2) + no_slices(), nodes(2)) == pytest.approx(
+        2 * (1.6e-6 + 0.5e-6 + 3.3e-6) + 0.5e-6
     )
 
 
 def test_an_all_reduce_at_once_by_hand() -> None:
-    """Three ranks keep 90 bytes of 1000: 2 messages of 90 bytes, encoded once, decoded and added whole twice."""
-    found = at_once(1000, 3, Wire(90, encode_seconds=4e-6, decode_seconds=3e-6))
+    """Three ranks keep 90 bytes of 1000: 2 messages of 90 bytes in 2 tensors, encoded once, decoded and added twice."""
+    found = at_once(1000, 3, Wire(90, encode_seconds=4e-6, decode_seconds=3e-6, tensors=2))
     assert (found.messages(3), found.sent, found.adds) == (2, 180, 2000)
-    assert found.core_seconds(COSTS, 3) == pytest.approx(180 * 3e-9 + 4e-6 + 2 * 3e-6 + 2000 * 1e-9)
+    assert found.core_seconds(COSTS, 3) == pytest.approx(180 * 3e-9 + 4 * 4e-7 + 4e-6 + 2 * 3e-6 + 2000 * 1e-9)
 
 
 def test_half_precision_in_slices_by_hand() -> None:
@@ -62,16 +62,15 @@ def test_half_precision_in_slices_by_hand() -> None:
 
 
 def _core_seconds(size: float, ranks: int) -> float:
-    found = in_slices(size, ranks)
-    return empty_reduce_seconds(COSTS, found.messages(ranks)) + found.core_seconds(COSTS, ranks)
+    return (in_slices(size, ranks) + no_slices()).thread_seconds(COSTS, ranks)
 
 
 @given(st.floats(1, 1e9), st.floats(1, 10), st.integers(2, 16))
 def test_all_reduce_grows_with_bytes_and_covers_its_core_time(size: float, factor: float, ranks: int) -> None:
     """More bytes never take less time, and the duration is at least the core time of a rank."""
     machines = nodes(ranks, latency_seconds=1e-5)
-    short = all_reduce_seconds(COSTS, in_slices(size, ranks), machines)
-    assert all_reduce_seconds(COSTS, in_slices(factor * size, ranks), machines) >= short * (1 - 1e-12)
+    short = all_reduce_seconds(COSTS, in_slices(size, ranks) + no_slices(), machines)
+    assert all_reduce_seconds(COSTS, in_slices(factor * size, ranks) + no_slices(), machines) >= short * (1 - 1e-12)
     assert short >= _core_seconds(size, ranks) * (1 - 1e-12)
 
 

@@ -61,7 +61,10 @@ def measured(subjects: list[Subject], batches: tuple[int, ...] = BATCHES) -> Pro
         version="0.1.0",
         batches=batches,
         measurements=entries,
-        messages=tuple(MessagePoint(size, 4e-6 + size * 5e-11, 2e-6 + size * 3e-11) for size in (1e3, 1e5, 1e6)),
+        messages=tuple(
+            MessagePoint(size, 4e-6 + size * 5e-11 + n * 1e-6, 2e-6 + size * 3e-11 + n * 5e-7, n)
+            for size, n in ((1e3, 1), (1e5, 1), (1e5, 16), (1e6, 4))
+        ),
         next_batch=tuple(BatchPoint(size, 1e-6 + size * 1e-10) for size in (1e4, 1e5, 1e6)),
         metric_seconds=1e-6,
         sum_seconds_per_byte=2e-10,
@@ -132,12 +135,21 @@ def test_a_profile_without_shards_says_so() -> None:
     assert "share" in note
 
 
+def test_an_old_profile_has_no_part_per_tensor() -> None:
+    """Points that do not say how many tensors they had are fitted to a fixed part and bytes, as they were."""
+    profile = measured(subjects_of(small()))
+    old = tuple(MessagePoint(size, 4e-6 + size * 5e-11, 2e-6 + size * 3e-11) for size in (1e3, 1e5, 1e6))
+    message = replace(profile, messages=old).message
+    assert message.send(2e6, 100) == pytest.approx(4e-6 + 1e-4)
+    assert (message.send_seconds_per_tensor, message.receive_seconds_per_tensor) == (0.0, 0.0)
+
+
 def test_profiled_messages_and_batches_keep_their_fits() -> None:
-    """Fixed part and bytes of messages and batches, sums, exchanges and metric pass into the table."""
+    """Fixed part, bytes and tensors of messages, batches, sums, exchanges and metric pass into the table."""
     model = small()
     costs = profile_costs(measured(subjects_of(model)), model, 256, HERE)
-    assert costs.message.send(2e6) == pytest.approx(4e-6 + 1e-4)
-    assert costs.message.receive(2e6) == pytest.approx(2e-6 + 6e-5)
+    assert costs.message.send(2e6, 3) == pytest.approx(4e-6 + 1e-4 + 3e-6)
+    assert costs.message.receive(2e6, 3) == pytest.approx(2e-6 + 6e-5 + 1.5e-6)
     assert costs.next_batch_seconds == pytest.approx(1e-6 + 256 * 76 * 1e-10)
     assert (costs.metric_seconds, costs.sum_seconds_per_byte, costs.exchange_seconds_per_byte) == (1e-6, 2e-10, 6e-10)
     assert (costs.batch, costs.kind) == (256, "machine A")

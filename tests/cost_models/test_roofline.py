@@ -123,18 +123,18 @@ def test_messages_cost_less_on_one_host() -> None:
     """Between nodes of one host a message is a copy in shared memory; otherwise it passes through TCP."""
     local, remote = message_cost(node("n0", "here")), message_cost(node("n0"))
     for size in (0, 1024, 2**20):
-        assert local.send(size) < remote.send(size)
-        assert local.receive(size) < remote.receive(size)
+        assert local.send(size, 1) < remote.send(size, 1)
+        assert local.receive(size, 1) < remote.receive(size, 1)
 
 
 def test_message_constants_give_back_the_measured_figures() -> None:
     """TCP: 13 us for 1 KB one way (within 10 %), 2.3 GB/s streaming; ring: 4 us, and 60-75 us a 1.2 MB put."""
     local, remote = message_cost(node("n0", "here")), message_cost(node("n0"))
-    assert remote.send(1024) + remote.receive(1024) == pytest.approx(13e-6, rel=0.1)
-    assert 1e9 / (remote.send(10**9) - remote.send(0)) == pytest.approx(2.3e9)
-    assert local.send(1024) + local.receive(1024) == pytest.approx(4e-6, rel=0.1)
-    assert 60e-6 < local.send(1.2e6) < 75e-6
-    assert 30e-6 < local.receive(1.2e6) < 60e-6
+    assert remote.send(1024, 1) + remote.receive(1024, 1) == pytest.approx(13e-6, rel=0.1)
+    assert 1e9 / (remote.send(10**9, 1) - remote.send(0, 1)) == pytest.approx(2.3e9)
+    assert local.send(1024, 1) + local.receive(1024, 1) == pytest.approx(4e-6, rel=0.1)
+    assert 60e-6 < local.send(1.2e6, 1) < 75e-6
+    assert 30e-6 < local.receive(1.2e6, 1) < 60e-6
 
 
 def test_batch_bytes_by_hand() -> None:

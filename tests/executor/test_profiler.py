@@ -19,6 +19,7 @@ from tests.programs import plans
 pytestmark = pytest.mark.timeout(60)
 
 BATCHES = (8, 32)
+MESSAGES = ((1 << 10, 1), (1 << 16, 32), (1 << 18, 1))
 
 
 @pytest.fixture(scope="module", params=["tiny_dlrm", "tiny_dcn", "tiny_branches"])
@@ -62,19 +63,19 @@ def test_a_profile_of_this_machine_is_not_used_for_another(tiny_dlrm: Model) -> 
 
 def test_messages_sums_and_elastic_updates_have_costs(tiny_dlrm: Model) -> None:
     """Two processes time messages; every end of every size costs something, and so does a byte added or exchanged."""
-    points = measure_messages((1 << 10, 1 << 14, 1 << 18), repetitions=8)
-    assert [point.bytes for point in points] == [1 << 10, 1 << 14, 1 << 18]
+    points = measure_messages(MESSAGES, repetitions=8)
+    assert [(point.bytes, point.tensors) for point in points] == list(MESSAGES)
     assert all(point.send_seconds > 0 and point.receive_seconds > 0 for point in points)
 
 
 def test_a_whole_profile_is_fitted(tiny_dlrm: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """With messages, the fit gives costs to every part of a cost table."""
-    monkeypatch.setattr("executor.profiler.MESSAGE_BYTES", (1 << 10, 1 << 14, 1 << 18))
+    monkeypatch.setattr("executor.profiler.MESSAGES", MESSAGES)
     profile = with_messages(measure_model(tiny_dlrm, BATCHES, steps=3))
     subjects: list[Subject] = [*tiny_dlrm.graph, *tiny_dlrm.tables]
     costs = profile_costs(profile.fitted(subjects), tiny_dlrm, 16, this_node())
-    assert costs.message.send(1 << 14) > 0
-    assert costs.message.receive(1 << 14) > 0
+    assert costs.message.send(1 << 14, 1) > 0
+    assert costs.message.receive(1 << 14, 1) > 0
     assert costs.sum_seconds_per_byte > 0
     assert costs.exchange_seconds_per_byte > 0
 

@@ -64,7 +64,7 @@ def _problem(seed: int, nic: float | None = None, *, free: bool = False) -> Grou
     ops = {op.name: op_cost(draw.choice([1e-5, 1e-4, 1e-3])) for op in graph if op.kind is not Kind.LOOKUP}
     table, message = (
         TableCost(PhaseCost(1e-6), PhaseCost(1e-6)),
-        MessageCost() if free else MessageCost(1e-6, 2e-10, 1e-6, 2e-10),
+        MessageCost() if free else MessageCost(1e-6, 2e-10, 1e-6, 2e-10, 3e-7, 5e-7),
     )
     costs = CostTable(32, ops, {"t": table}, message, 1e-6, 1e-6, 2e-10, 2e-10, "tiny", 1e9)
     count, rate = draw.choice([2, 2, 3]), nic or draw.choice([2e6, 2e7, 2e8, 1e10])

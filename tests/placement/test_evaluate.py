@@ -110,7 +110,7 @@ def _dlrm(
     ops = {op.name: op_cost(draw.uniform(1e-4, 1e-3)) for op in graph if op.kind is not Kind.LOOKUP}
     table = TableCost(PhaseCost(1e-4), PhaseCost(3e-4), PhaseCost(4e-5), PhaseCost(5e-5))
     other = TableCost(PhaseCost(2e-4), PhaseCost(5e-4), PhaseCost(6e-5), PhaseCost(7e-5))
-    message = MessageCost(1e-5, 1e-8, 2e-5, 3e-8)
+    message = MessageCost(1e-5, 1e-8, 2e-5, 3e-8, 3e-6, 4e-6)
     return plan, CostTable(
         batch, ops, {"t0": table, "t1": table, "f1": other}, message, 1e-5, 2e-5, 5e-8, 1e-8, "tiny", 1e9
     )
@@ -132,10 +132,10 @@ def _busy(plan: Plan, costs: CostTable, program: Program) -> float:
                 for strip, count in strips.items():
                     begin, end = (int(column) for column in strip.split(":"))
                     total += max(1, count - 1) * size * (end - begin) / 8 * costs.sum_seconds_per_byte
-            case Send(bytes=size):
-                total += costs.message.send(size) + coding_seconds(plan, instruction)
-            case Recv(bytes=size):
-                total += costs.message.receive(size) + coding_seconds(plan, instruction)
+            case Send(bytes=size, tensors=tensors):
+                total += costs.message.send(size, len(tensors)) + coding_seconds(plan, instruction)
+            case Recv(bytes=size, tensors=tensors):
+                total += costs.message.receive(size, len(tensors)) + coding_seconds(plan, instruction)
             case Lookup(shards, outputs):
                 for shard, output in zip(shards, outputs, strict=True):
                     cost = costs.tables[output.split("@")[0]]
@@ -150,12 +150,16 @@ def _busy(plan: Plan, costs: CostTable, program: Program) -> float:
             case AllReduce():
                 moves, me, peers = reduction(plan, instruction), program.place.index, plan.ranks - 1
                 others = [rank for rank in range(plan.ranks) if rank != me]
-                total += sum(costs.message.send(moves.wire[rank]) + moves.encode[rank] for rank in others)
-                total += peers * (costs.message.receive(moves.wire[me]) + moves.decode[me])
+                total += sum(
+                    costs.message.send(moves.wire[rank], moves.tensors) + moves.encode[rank] for rank in others
+                )
+                total += peers * (costs.message.receive(moves.wire[me], moves.tensors) + moves.decode[me])
                 total += peers * costs.sum_seconds_per_byte * moves.adds[me]
                 if moves.gathers:
-                    total += peers * costs.message.send(moves.wire[me]) + moves.encode[me]
-                    total += sum(costs.message.receive(moves.wire[rank]) + moves.decode[rank] for rank in others)
+                    total += peers * costs.message.send(moves.wire[me], moves.tensors) + moves.encode[me]
+                    total += sum(
+                        costs.message.receive(moves.wire[rank], moves.tensors) + moves.decode[rank] for rank in others
+                    )
     return total
 
 

@@ -215,7 +215,7 @@ def test_the_simulator_counts_bytes_and_seconds_of_codecs() -> None:
                     assert sent in ([], [message.bytes if name == "coded" else 32 * 16 * 4])
     less = 32 * 16 * 4 - message.bytes
     cost = costs.message
-    sending, receiving = cost.send(less) - cost.send(0), cost.receive(less) - cost.receive(0)
+    sending, receiving = cost.send_variable(less, 0), cost.receive_variable(less, 0)
     for kind, extra in ((Send, message.encode_seconds - sending), (Recv, message.decode_seconds - receiving)):
         slowness = costs.slowdown(plan.groups[0][0])
         assert seconds["coded", kind] - seconds["plain", kind] == pytest.approx(extra * slowness, abs=2e-9)
@@ -239,7 +239,8 @@ def test_the_simulator_moves_what_a_compressed_all_reduce_moves(codec: str, merg
     expected = {"fp32": 6 * reduce.bytes / 4, "bf16": 3 * reduce.bytes / 4, "dct-dp:0.01": 3 * kept}
     assert sent == pytest.approx(expected[codec], abs=64)
     phases, message = 1 + moves.gathers, costs.message
-    seconds = 3 * (phases * (message.send(moves.wire[0]) + message.receive(moves.wire[0]) + moves.decode[0]))
+    ends = message.send(moves.wire[0], moves.tensors) + message.receive(moves.wire[0], moves.tensors)
+    seconds = 3 * phases * (ends + moves.decode[0])
     seconds += 3 * costs.sum_seconds_per_byte * moves.adds[0] + 3 * moves.encode[0] + moves.gathers * moves.encode[0]
     assert busy_ns(lowered) * 1e-9 == pytest.approx(seconds * costs.slowdown(plan.groups[0][0]), rel=0.02)
 

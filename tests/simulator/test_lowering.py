@@ -45,7 +45,7 @@ PLAN = make_plan(
 )
 COSTS = make_costs(
     MODEL,
-    message=MessageCost(2e-6, 1e-9, 3e-6, 2e-9),
+    message=MessageCost(2e-6, 1e-9, 3e-6, 2e-9, 4e-6, 5e-6),
     next_batch_seconds=7e-6,
     metric_seconds=6e-6,
     sum_seconds_per_byte=1e-9,
@@ -58,13 +58,16 @@ DURATIONS = {
     NextBatch: (NextBatch(), 7),
     Lookup: (Lookup((0,), ("table@ps0",)), 8 * 0.75),
     Compute: (Compute("layer0", "backward", ("d.table",)), 20),
-    Send: (Send("c", SERVER, ("x",), 1000), 2 + 1),
-    Recv: (Recv("c", SERVER, ("x",), 1000), 3 + 2),
+    Send: (Send("c", SERVER, ("x", "y"), 1000), 2 + 1 + 2 * 4),
+    Recv: (Recv("c", SERVER, ("x", "y"), 1000), 3 + 2 + 2 * 5),
     Reduce: (Reduce("x", ("a", "b", "c"), 1000), 2),
-    AllReduce: (AllReduce(("layer0",), 4000), (2 + 2) + (3 + 4) + 2 + (2 + 2) + (3 + 4)),
+    AllReduce: (AllReduce(("layer0",), 4000), (2 + 2 + 4) + (3 + 4 + 5) + 2 + (2 + 2 + 4) + (3 + 4 + 5)),
     Update: (Update(("layer0", "layer1")), 10),
     Metric: (Metric(), 6),
-    SyncStep: (SyncStep((("layer0",),), (1000,), ("layer0",), 1000, (1,)), (2 + 1) + (3 + 2) + 4 + (2 + 1)),
+    SyncStep: (
+        SyncStep((("layer0",),), (1000,), ("layer0",), 1000, (1,)),
+        (2 + 1 + 4) + (3 + 2 + 5) + 4 + (2 + 1 + 4),
+    ),
 }
 
 
