@@ -5,7 +5,8 @@
 ``fp16``, ``bf16``                   half the bytes
 ``rowwise8``, ``4``, ``2``, ``1``    rows at so many bits, rounded at random, right on average
 ``dct-mp:KEEP[:RULE]``               of a cut: the largest share KEEP of each sample (``bitmask``), and the gradient of
-                                     those (``values``); RULE ``exact``, ``laplace`` or ``laplace_one_sided``
+                                     those (``values``); RULE ``exact``, ``laplace``, ``laplace_one_sided`` or
+                                     ``batch``
 ``top-k:KEEP[:feedback]``            of a cut: all activations, and of their gradient the largest share KEEP of each sample,
                                      chosen anew; ``feedback`` adds what was left out to the next batch's
 ``sketch:KEEP``                      of a cut: random projections of the rows onto a share KEEP of their width, both ways
@@ -28,7 +29,7 @@ from problem.model import Model
 
 #: Codecs that send every element: for any message.
 EVERY_ELEMENT = (Codec.FP32, *sorted(HALF), *ROWWISE_BITS)
-RULES = ("exact", "laplace", "laplace_one_sided")
+RULES = ("exact", "laplace", "laplace_one_sided", "batch")
 #: Edges of a plan that are not tensors of a cut: pooled rows from the embedding servers, and their gradients back.
 POOLED, PUSH = "pooled", "push"
 #: The all-reduce of the gradients of DP operators, and what it can take.
@@ -123,7 +124,7 @@ def parse_codec(text: str) -> EdgeCodec:
 def _thinned(name: str, keep: float, settings: list[str]) -> EdgeCodec | None:
     """Return a codec that sends a share of the elements; None if there is no such codec."""
     match name, settings:
-        case "dct-mp", [] | [("exact" | "laplace" | "laplace_one_sided")]:
+        case "dct-mp", [] | [_] if set(settings) <= set(RULES):
             rule = settings[0] if settings else "exact"
             return EdgeCodec(Scheme.DCT_MP, Codec.BITMASK, Codec.VALUES, keep, rule)
         case "dct-dp", []:

@@ -6,7 +6,7 @@ are. A stale threshold that nothing reaches sends nothing, and the error grows u
 
 DCT-MP, their Algorithm 2, one object at each end of a cut: each sample keeps its k largest activations; the gradient comes
 back for those only, without positions, since its receiver chose the mask and its sender got it. There is no error feedback.
-A variant takes one threshold for the whole batch from a Laplace law fitted to it. The same selection must be
+Variants take one threshold for the whole batch, from a Laplace law fitted to it or exactly. The same selection must be
 applied when the trained model is used: :func:`CutCodec.select`.
 """
 
@@ -148,6 +148,7 @@ class Rule(StrEnum):
     EXACT = "exact"  # the k-th largest of each row
     LAPLACE = "laplace"  # by |x - mean|, from a law fitted to the batch
     LAPLACE_ONE_SIDED = "laplace_one_sided"  # by x - mean: for activations after a rectifier
+    BATCH = "batch"  # the k-th largest of all rows together: an ablation, not the paper's
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,9 @@ class CutCodec:
             return (
                 largest(activations, count) if settings.cap else reaching(activations, thresholds(activations, count))
             )
+        if settings.rule is Rule.BATCH:
+            count = len(activations) * kept_of(activations.shape[1], settings.keep)
+            return reaching(activations, thresholds(activations.reshape(1, -1), count))
         return self._beyond(activations)
 
     def _beyond(self, activations: Floats) -> Mask:

@@ -51,17 +51,15 @@ def draw_changes(rows: Rows, axis: Axes) -> None:
 
 
 def draw_conditions(rows: Rows, axis: Axes) -> None:
-    """Change of the loss of each cell as training goes on, for each task; the last quarter with its interval."""
-    names = list(dict.fromkeys(row["cell"] for row in rows))
-    tasks = list(dict.fromkeys((row["optimizer"], row["width"]) for row in rows))
-    for number, (optimizer, width) in enumerate(tasks):
-        mine = [row for row in rows if (row["optimizer"], row["width"]) == (optimizer, width)]
-        at = [names.index(row["cell"]) + 0.16 * (number - (len(tasks) - 1) / 2) for row in mine]
+    """Change of the loss of each cell with its interval, by task; hollow: the same half-way through the run."""
+    names, tasks = (list(dict.fromkeys(row[key] for row in rows)) for key in ("cell", "task"))
+    for number, task in enumerate(tasks):
+        mine = [row for row in rows if row["task"] == task]
+        at = [names.index(row["cell"]) + 0.13 * (number - (len(tasks) - 1) / 2) for row in mine]
         style: dict[str, Any] = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": "none"}
         values = [row["change"] for row in mine]
-        axis.errorbar(at, values, _errors(mine), capsize=3, label=f"{optimizer}, cuts {width} wide", **style)
-        early = [_window(row, 3) for row in mine]
-        axis.plot(at, early, fillstyle="none", **style)
+        axis.errorbar(at, values, _errors(mine), capsize=3, label=f"{task}, {mine[0]['steps']:,} steps", **style)
+        axis.plot(at, [_window(row, 3) for row in mine], fillstyle="none", **style)
     axis.plot([], [], "o", fillstyle="none", color="grey", label="hollow: the same half-way through")
     axis.set_xticks(range(len(names)), [name.replace(", ", "\n").replace(": ", ":\n") for name in names], fontsize=8)
     axis.set(ylabel="change of the loss, % (positive: worse)", xlabel="what is compressed (DCT-MP; control: bf16)")
@@ -137,23 +135,34 @@ def draw_laplace(rows: Rows, axis: Axes) -> None:
 
 
 def draw_replicas(rows: Rows, axis: Axes) -> None:
-    """Change of NE against one machine at equal samples, by machines; dashed and dotted where machines form groups."""
-    series = dict.fromkeys((row["rate"], row["group_size"], row["ranks"]) for row in rows)
-    rates = list(dict.fromkeys(rate for rate, _, _ in series))
-    shapes = list(dict.fromkeys((size, ranks) for _, size, ranks in series))
-    for rate, size, ranks in series:
-        mine = [row for row in rows if (row["rate"], row["group_size"], row["ranks"]) == (rate, size, ranks)]
-        shape, number = shapes.index((size, ranks)), rates.index(rate)
-        label = f"rate {rate:g}, " + ("a replica each" if size == 1 else f"groups of {size}, {ranks} rank(s)")
-        style: dict[str, Any] = {
-            "color": COLOURS[number + 1],
-            "marker": MARKERS[shape],
-            "linestyle": ("-", "--", ":")[shape],
-        }
-        at = [(1 + 0.04 * (2 * number - 1) + 0.03 * shape) * row["machines"] for row in mine]
-        axis.errorbar(at, [row["change"] for row in mine], _errors(mine), capsize=3, label=label, **style)
+    """Change of NE against one machine at equal samples, by machines; a line for each kind of group and each rate."""
+    rates = list(dict.fromkeys(row["rate"] for row in rows))
+    kinds = list(dict.fromkeys(_kind(row) for row in rows))
+    for number, rate in enumerate(rates):
+        for position, kind in enumerate(kinds):
+            mine = [row for row in rows if row["rate"] == rate and _kind(row) == kind]
+            style: dict[str, Any] = {
+                "color": COLOURS[position],
+                "marker": MARKERS[position],
+                "linestyle": (":", "-")[number % 2],
+                "fillstyle": ("none", "full")[number % 2],
+            }
+            at = [(1 + 0.04 * (2 * number - 1) + 0.03 * position) * row["machines"] for row in mine]
+            values = [row["change"] for row in mine]
+            axis.errorbar(at, values, _errors(mine), capsize=3, label=f"rate {rate:g}, {kind}", **style)
     machines = sorted({row["machines"] for row in rows})
     axis.set_xscale("log", base=2)
     axis.set_xticks(machines, [str(count) for count in machines])
+    axis.set_yscale("symlog", linthresh=2, linscale=0.6)
+    ticks = [-5, -2, -1, 0, 1, 2, 5, 10, 20]
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
     axis.set(xlabel="machines; samples in all are the same", ylabel="change of held-out NE against one machine, %")
     axis.axhline(0, color="grey", linewidth=0.8)
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    if row["group_size"] == 1:
+        return "a replica each"
+    scaled = {"none": "", "root": ", times the root of them", "linear": ", times their number"}[row["scaling"]]
+    return f"groups of {row['group_size']}, {row['ranks']} rank(s){scaled}"

@@ -10,7 +10,8 @@ end is the centre.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +28,9 @@ Row = dict[str, Any]
 
 #: Batches of 128 samples that all machines together train on.
 BATCHES = 2048
+#: How many times the rate of one rank a group has whose step is the mean over K ranks' batches: once, the root of K, or K
+#: (the linear rule of Goyal et al., 2017, without their warm-up).
+SCALINGS: Mapping[str, Callable[[int], float]] = {"none": lambda ranks: 1.0, "root": math.sqrt, "linear": float}
 MACHINES = (1, 2, 4, 8, 16)
 RATES = (0.1, 0.4)
 SEEDS = 5
@@ -43,13 +47,16 @@ class Fleet:
     machines, group_size, ranks : int
         All machines, those of a group, and those of a group that read batches.
     rate : float
-        Learning rate.
+        Learning rate of a group with one rank.
+    scaling : str
+        One of :data:`SCALINGS`.
     """
 
     machines: int
     group_size: int
     ranks: int
     rate: float
+    scaling: str = "none"
 
     @property
     def replicas(self) -> int:
@@ -59,7 +66,12 @@ class Fleet:
     @property
     def training(self) -> tuple[int, int, float]:
         """What its quality depends on: fleets of equal replicas, ranks and rate compute the same."""
-        return self.replicas, self.ranks, self.rate
+        return self.replicas, self.ranks, self.scaled_rate
+
+    @property
+    def scaled_rate(self) -> float:
+        """Learning rate that it trains with."""
+        return self.rate * SCALINGS[self.scaling](self.ranks)
 
 
 class Replicas:
@@ -115,7 +127,7 @@ class Replicas:
 
 def train_fleet(fleet: Fleet, data: Clicks, seed: int) -> float:
     """Train on all batches of a study; return the held-out normalised entropy."""
-    job = Replicas(replace(dlrm(), learning_rate=fleet.rate), fleet.replicas, seed)
+    job = Replicas(replace(dlrm(), learning_rate=fleet.scaled_rate), fleet.replicas, seed)
     for batches in steps_of(fleet, data.training):
         job.step(batches)
     return job.trained.evaluate(data.held_out).normalized_entropy
@@ -140,13 +152,19 @@ def _joined(batches: tuple[Batch, ...]) -> Batch:
 
 
 def fleets() -> list[Fleet]:
-    """Plain replicas of one machine each; groups of four with one rank, and with four."""
-    shapes = [*((n, 1, 1) for n in MACHINES), *((n, 4, ranks) for ranks in (1, 4) for n in MACHINES if n >= 4)]
-    return [Fleet(*shape, rate) for rate in RATES for shape in shapes]
+    """Plain replicas of one machine each; groups of four with one rank, and with four at three rates."""
+    kinds = [(1, 1, "none"), (4, 1, "none"), *((4, 4, scaling) for scaling in SCALINGS)]
+    return [
+        Fleet(count, size, ranks, rate, scaling)
+        for rate in RATES
+        for size, ranks, scaling in kinds
+        for count in MACHINES
+        if count >= size
+    ]
 
 
 def replicas(watch: Watch) -> list[Row]:
-    """What do replicas cost in quality at equal samples, alone and joined into groups?"""
+    """What do replicas cost in quality at equal samples, alone and joined into groups, whose rate may be scaled?"""
     distinct = list({fleet.training: fleet for fleet in fleets()}.values())
     tasks = [(part, seed) for seed in range(SEEDS) for part in (distinct[::2], distinct[1::2])]
     runs = [run for part in in_parallel(_run, tasks, watch) for run in part]
@@ -165,6 +183,7 @@ def _row(fleet: Fleet, found: dict[tuple[tuple[int, int, float], int], float]) -
     change = interval([100 * (quality / base - 1) for quality, base in zip(mine, alone, strict=True)])
     return {
         "rate": fleet.rate,
+        "scaling": fleet.scaling,
         "machines": fleet.machines,
         "group_size": fleet.group_size,
         "ranks": fleet.ranks,

@@ -28,18 +28,28 @@ FAR = 10_000_000
 
 def dlrm(cut: int = 256, optimizer: str = "sgd") -> Model:
     """Return a DLRM with 13 dense features and 6 tables whose two cut tensors are ``cut`` wide."""
+    layers = ([64, cut, 32, 16], [64, cut, 64, 1])
+    return _dlrm(f"dlrm, cuts {cut} wide", layers, [300] * 6, optimizer)
+
+
+def paper_dlrm(rows: int = 300) -> Model:
+    """Return a DLRM with the layers of the DCT paper's, 13 dense features and 26 tables of so many rows each."""
+    return _dlrm("dlrm, the paper's layers", ([512, 256, 64, 16], [512, 256, 128, 1]), [rows] * 26, "sgd")
+
+
+def _dlrm(name: str, layers: tuple[list[int], list[int]], rows: list[int], optimizer: str) -> Model:
     return model_from_spec(
         {
             "kind": "dlrm",
-            "name": f"dlrm, cuts {cut} wide",
+            "name": name,
             "dense_features": 13,
             "embedding_dim": 16,
-            "bottom_mlp": [64, cut, 32, 16],
-            "top_mlp": [64, cut, 64, 1],
+            "bottom_mlp": layers[0],
+            "top_mlp": layers[1],
             "optimizer": optimizer,
             "table_optimizer": optimizer,
             "learning_rate": LEARNING_RATES[optimizer],
-            "tables": [{"name": f"t{i}", "rows": 300} for i in range(6)],
+            "tables": [{"name": f"t{i}", "rows": count} for i, count in enumerate(rows)],
         }
     )
 

@@ -43,8 +43,8 @@ ROWS = {
     ],
     **dict.fromkeys(("dct-mp", "dct-dp", "dct-ablations"), CHANGES),
     "dct-mp-conditions": [
-        CHANGES[0] | {"optimizer": optimizer, "width": 32, "cell": cell, "windows": "5 4 3 2 1 1 1 1"}
-        for optimizer in ("sgd", "adagrad")
+        CHANGES[0] | {"task": task, "steps": 1500, "cell": cell, "windows": "5 4 3 2 1 1 1 1"}
+        for task in ("reference", "Adagrad")
         for cell in ("bottom cut", "top cut")
     ],
     "dct-gradient-thresholds": [
@@ -68,6 +68,7 @@ ROWS = {
     "replicas": [
         {
             "rate": rate,
+            "scaling": "none",
             "machines": n,
             "group_size": k,
             "ranks": k,

@@ -13,8 +13,9 @@ from executor.loopback import Loopback
 from executor.oracle import Oracle
 from executor.run import RunOptions, run
 from executor.state import gather
+from experiments.quality.conditions import tasks
 from experiments.quality.published import GRADIENT_THRESHOLD, published_change
-from experiments.quality.replicas import Fleet, Replicas, fleets, steps_of
+from experiments.quality.replicas import SCALINGS, Fleet, Replicas, fleets, steps_of
 from experiments.quality.study import Trained, change, interval, run_cell
 from experiments.quality.tables import ablation_points, dct_dp_points, dct_mp_points, rows_of
 from experiments.quality.task import BOTTOM_CUT, TOP_CUT, Clicks, clicks, dlrm, shares
@@ -22,6 +23,7 @@ from experiments.quality.thresholds import cut_probe, gradient_probe, kept_probe
 from experiments.quality.trainer import Cell, Trainer
 from placement.codecs import check_codec
 from placement.plan import Plan
+from problem.graph import Kind
 from problem.model import Model
 from tests.executor.reference import assert_same_bits, merged, of_oracle, values
 from tests.programs import plans
@@ -143,6 +145,30 @@ def test_exchanges_move_replicas_and_centre_towards_each_other() -> None:
     np.testing.assert_allclose(sum(copy.astype(np.float64) for copy in copies), before, atol=1e-6)
     assert [np.abs(c - copies[2]).sum() for c in copies[:2]] < [0.8 * a for a in apart]
     assert job.replicas[0].tables["t0"] is job.centre.tables["t0"]
+
+
+def test_groups_scale_their_rate_by_their_ranks() -> None:
+    """Four ranks at rate 0.1: 0.1, 0.2 and 0.4; what computes the same as another fleet is trained once."""
+    assert [Fleet(4, 4, 4, 0.1, scaling).scaled_rate for scaling in SCALINGS] == pytest.approx([0.1, 0.2, 0.4])
+    assert Fleet(8, 4, 4, 0.1, "linear").training == Fleet(8, 4, 4, 0.4).training
+    assert all(fleet.scaled_rate == fleet.rate for fleet in fleets() if fleet.ranks == 1)
+
+
+def test_conditions_differ_from_the_reference_in_what_they_say() -> None:
+    """Width, optimizer, activation of the cut layers, shape and length; two tasks that are the same would say nothing."""
+    found = tasks()
+    reference = found.pop("reference")
+    assert reference.model.graph[BOTTOM_CUT].width == reference.model.graph[TOP_CUT].width == 256
+    assert {reference.model.graph[cut].activation for cut in (BOTTOM_CUT, TOP_CUT)} == {"relu"}
+    assert {found["cuts not rectified"].model.graph[cut].activation for cut in (BOTTOM_CUT, TOP_CUT)} == {"none"}
+    assert found["cuts 32 wide"].model.graph[TOP_CUT].width == 32
+    assert [op.width for op in found["paper's layers"].model.graph if op.kind is Kind.LINEAR] == [
+        512, 256, 64, 16, 512, 256, 128, 1
+    ]  # fmt: skip
+    for task in (reference, *found.values()):
+        for cell in task.cells:
+            for edge, codec in cell.codecs.items():
+                check_codec(edge, codec, task.model)
 
 
 def test_fleets_use_the_same_samples() -> None:
