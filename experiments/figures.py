@@ -11,7 +11,7 @@ import io
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ from experiments.literature import literature_rows, literature_text
 from experiments.paced import paced_rows
 from experiments.plots import COLOURS, MARKERS
 from experiments.quality import conditions, drawing, replicas, tables, thresholds
+from experiments.quality.on_file import CriteoFile, criteo_source
+from experiments.quality.study import USUAL, Effort
+from experiments.quality.verdicts import verdict_text
 from experiments.systems import ablation, fleet, suite, sync
 from experiments.systems import draw as systems
 from experiments.validation import validate_predictions, validation_text
@@ -56,31 +59,64 @@ class FigureInfo:
         Of the picture, in inches.
     say : callable or None
         Text to print below the names of the files.
+    trains : bool
+        Whether ``rows`` also takes an :class:`~experiments.quality.study.Effort`.
+    on_files : bool
+        Whether it takes what to train on besides.
     """
 
     name: str
     question: str
     minutes: int
-    rows: Callable[[Watch], list[Row]]
+    rows: Callable[..., list[Row]]
     draw: Callable[[Sequence[Mapping[str, Any]], Axes], None]
     height: float = 4.6
     say: Callable[[Sequence[Mapping[str, Any]]], str] | None = None
+    trains: bool = False
+    on_files: bool = False
 
 
-def make_figure(name: str, out: Path, watch: Watch | None = None) -> list[Row]:
-    """Make a figure and write its files into ``out``.
+def make_figure(
+    name: str, out: Path, watch: Watch | None = None, effort: Effort | None = None, criteo: CriteoFile | None = None
+) -> list[Row]:
+    """Make a figure and write its files into ``out``; one that was trained on a file is called NAME-criteo.
+
+    Parameters
+    ----------
+    name : str
+        Which.
+    out : Path
+        Folder.
+    watch : callable, optional
+        Told how far it is.
+    effort : Effort, optional
+        Seeds and processes of a figure that trains.
+    criteo : CriteoFile, optional
+        Train on the rows of a file, which are kept in ``out / "criteo"``.
+
+    Finished runs of a figure that trains are kept in ``out / "runs"``: one that was interrupted goes on from there.
 
     Raises
     ------
     BadInput
-        There is no such figure, or no such folder can be made.
+        There is no such figure, it takes no such setting, or no such folder can be made.
     """
     if name not in FIGURES:
         raise BadInput("figure", "name", name, nearest(name, list(FIGURES), "figures"))
-    info = FIGURES[name]
+    info, tell = FIGURES[name], watch or (lambda news: None)
+    for given, takes, known in ((effort, "trains", "--seeds and --jobs"), (criteo, "on_files", "--criteo")):
+        if given is not None and not getattr(info, takes):
+            able = ", ".join(one.name for one in FIGURES.values() if getattr(one, takes))
+            raise BadInput("figure", "name", name, f"with {known} one of {able}")
     made_folder(out)
-    rows = info.rows(watch or (lambda news: None))
-    write_rows(rows, out, name)
+    settings: dict[str, Any] = {}
+    if info.trains:
+        settings["effort"] = replace(effort or USUAL, keep=made_folder(out / "runs"))
+    if criteo is not None:
+        settings["source"] = criteo_source(criteo, out / "criteo", tell)
+        info = replace(info, name=f"{name}-criteo")
+    rows = info.rows(tell, **settings)
+    write_rows(rows, out, info.name)
     draw(info, rows, out)
     return rows
 
@@ -232,16 +268,38 @@ FIGURES: Mapping[str, FigureInfo] = {
         FigureInfo("trainers", str(questions.trainers.__doc__), 1, questions.trainers, _draw_trainers),
         FigureInfo("group-size", str(questions.group_size.__doc__), 3, questions.group_size, _draw_group_size),
         *(
+            FigureInfo(
+                name,
+                str(rows.__doc__),
+                minutes,
+                rows,
+                drawing.draw_changes,
+                say=verdict_text,
+                trains=True,
+                on_files=True,
+            )
+            for name, minutes, rows in (
+                ("dct-mp", 5, tables.dct_mp),
+                ("dct-dp", 3, tables.dct_dp),
+                ("dct-ablations", 2, tables.ablations),
+            )
+        ),
+        FigureInfo(
+            "dct-mp-conditions",
+            str(conditions.conditions.__doc__),
+            5,
+            conditions.conditions,
+            drawing.draw_conditions,
+            height=6.0,
+            trains=True,
+        ),
+        *(
             FigureInfo(name, str(rows.__doc__), minutes, rows, draw_rows)
             for name, minutes, rows, draw_rows in (
-                ("dct-mp", 5, tables.dct_mp, drawing.draw_changes),
-                ("dct-mp-conditions", 3, conditions.conditions, drawing.draw_conditions),
-                ("dct-dp", 3, tables.dct_dp, drawing.draw_changes),
-                ("dct-ablations", 2, tables.ablations, drawing.draw_changes),
                 ("dct-gradient-thresholds", 1, thresholds.gradient_thresholds, drawing.draw_gradient_thresholds),
                 ("dct-cut-thresholds", 1, thresholds.cut_thresholds, drawing.draw_cut_thresholds),
                 ("dct-laplace", 1, thresholds.laplace_kept, drawing.draw_laplace),
-                ("replicas", 3, replicas.replicas, drawing.draw_replicas),
+                ("replicas", 5, replicas.replicas, drawing.draw_replicas),
                 ("dct-time", 1, fleet.gains, systems.draw_gains),
                 ("utilisation", 1, fleet.utilisation, systems.draw_utilisation),
                 ("features", 1, suite.features, systems.draw_features),

@@ -10,7 +10,8 @@ has the header ``label,I1,...,C26`` and commas (``criteo_sample.csv`` of DeepCTR
   row 0, which it shares with the values that the modulo sends there.
 * blank lines are skipped; the last line needs no line end.
 
-All rows are checked when the file is opened, and kept in memory (160 bytes a row): use ``limit`` for a part of a file.
+All rows are checked when the file is opened, and kept in memory (160 bytes a row): use ``limit`` for a part of a file,
+or ``data.store`` for files that are larger than memory.
 """
 
 from __future__ import annotations
@@ -66,13 +67,7 @@ class CriteoTsv:
     """
 
     def __init__(self, path: str | Path, model: Model, limit: int | None = None) -> None:
-        _check_model(path, model)
-        sizes = np.array([feature.rows for feature in model.feature.values()], np.uint64)
-        rows = islice(_rows(path), limit)
-        chunks = [_arrays(chunk, sizes) for chunk in iter(lambda: list(islice(rows, _CHUNK)), [])]
-        if not chunks:
-            raise BadInput(path, "rows", 0, "the file must have at least one row")
-        labels, dense, ids = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
+        labels, dense, ids = (np.concatenate(parts) for parts in zip(*criteo_chunks(path, model, limit), strict=True))
         columns = {
             table.name: np.ascontiguousarray(ids[:, i : i + 1]) for i, table in enumerate(model.feature.values())
         }
@@ -86,6 +81,24 @@ class CriteoTsv:
     def batch(self, index: int, size: int) -> Batch:
         """Return batch number ``index``: rows index * size and on; the first row follows the last."""
         return self.rows.batch(index, size)
+
+
+def criteo_chunks(path: str | Path, model: Model, limit: int | None = None) -> Iterator[_Arrays]:
+    """Yield labels (n,), dense features (n, 13) and row numbers (n, 26) of the rows of a file, some thousand at a time.
+
+    Raises
+    ------
+    BadInput
+        As :class:`CriteoTsv`.
+    """
+    _check_model(path, model)
+    sizes = np.array([feature.rows for feature in model.feature.values()], np.uint64)
+    rows, found = islice(_rows(path), limit), False
+    while chunk := list(islice(rows, _CHUNK)):
+        found = True
+        yield _arrays(chunk, sizes)
+    if not found:
+        raise BadInput(path, "rows", 0, "the file must have at least one row")
 
 
 def _check_model(path: str | Path, model: Model) -> None:

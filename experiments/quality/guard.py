@@ -14,7 +14,7 @@ from typing import Any
 from cost_models.quality import FIELDS, TABLE
 from experiments.quality.study import Study, run_study
 from experiments.quality.tables import BASE, STEPS, measured
-from experiments.quality.task import TOP_CUT, dlrm
+from experiments.quality.task import TOP_CUT, Planted, dlrm
 from experiments.quality.trainer import Cell
 
 Row = dict[str, Any]
@@ -42,7 +42,7 @@ def measured_here() -> Iterator[Row]:
     points = [
         (place, codec, Cell(f"{place} {codec}", {e: codec}, r)) for place, e, codecs, r in PLACES for codec in codecs
     ]
-    study = Study(dlrm(), (BASE, *(cell for _, _, cell in points)), STEPS)
+    study = Study(Planted(dlrm(), STEPS), (BASE, *(cell for _, _, cell in points)))
     runs = run_study(study, lambda news: print(news, file=sys.stderr))
     for place, codec, cell in points:
         yield {"place": place, "codec": codec, "steps": STEPS} | measured(runs, cell.name)

@@ -11,7 +11,7 @@ end is the centre.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from executor.data import Batch
 from executor.oracle import Oracle
 from executor.parameters import Parameters
 from experiments.quality.study import Watch, in_parallel, interval
-from experiments.quality.task import BATCH, Clicks, clicks, dlrm
+from experiments.quality.task import Clicks, clicks, dlrm
 from problem.model import Model
 
 Row = dict[str, Any]
@@ -133,7 +133,7 @@ def train_fleet(fleet: Fleet, data: Clicks, seed: int) -> float:
     return job.trained.evaluate(data.held_out).normalized_entropy
 
 
-def steps_of(fleet: Fleet, batches: tuple[Batch, ...]) -> Iterator[list[Batch]]:
+def steps_of(fleet: Fleet, batches: Sequence[Batch]) -> Iterator[list[Batch]]:
     """Yield the batches of each step, one for each replica: dealt to the machines, those of a group joined."""
     ranks, each = fleet.ranks, fleet.replicas * fleet.ranks
     for begin in range(0, len(batches) - each + 1, each):
@@ -141,7 +141,7 @@ def steps_of(fleet: Fleet, batches: tuple[Batch, ...]) -> Iterator[list[Batch]]:
         yield [_joined(own[at : at + ranks]) for at in range(0, each, ranks)]
 
 
-def _joined(batches: tuple[Batch, ...]) -> Batch:
+def _joined(batches: Sequence[Batch]) -> Batch:
     if len(batches) == 1:
         return batches[0]
     return Batch(
@@ -173,7 +173,7 @@ def replicas(watch: Watch) -> list[Row]:
 
 
 def _run(part: list[Fleet], seed: int) -> list[tuple[Fleet, int, float]]:
-    data = clicks(dlrm(), seed, BATCHES, BATCH)
+    data = clicks(dlrm(), seed, BATCHES)
     return [(fleet, seed, train_fleet(fleet, data, seed)) for fleet in part]
 
 

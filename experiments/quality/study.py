@@ -1,29 +1,34 @@
 """Many cells and seeds of one task: what compression changes, with an interval.
 
-Cells of one seed start from the same parameters and see the same batches, so that differences are between pairs. The quality
-of a run is *progressive*: the loss of each batch before its update, over the last quarter of the run, as normalised entropy.
-On a stream that is read once this is the loss on data not seen yet, averaged over many states of the model; its noise is a
-third of that of one held-out set after the last step (which is reported beside it, with the codec in use and without).
+Cells of one seed start from the same parameters and see the same batches, so that differences are between pairs. On planted
+clicks the quality of a run is *progressive*: the loss of each batch before its update, over the last quarter of the run, as
+normalised entropy. On a stream that is read once this is the loss on data not seen yet, averaged over many states of the
+model; its noise is a third of that of one held-out set after the last step (which is reported beside it, with the codec in
+use and without). Of a file it is the latter, as in the DCT paper, and the interval over parts of the held-out rows says
+besides how much those rows can tell.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from scipy import stats
 from threadpoolctl import threadpool_limits
 
-from executor.metrics import normalized_entropy
-from experiments.quality.task import BATCH, Clicks, clicks, shares
+from executor.metrics import log_loss, measure, normalized_entropy
+from experiments.quality.task import Clicks, Source, shares
 from experiments.quality.trainer import Cell, Trainer
-from problem.model import Model
+from problem.whole_file import whole_file
 
 Watch = Callable[[str], None]
 Result = TypeVar("Result")
@@ -32,6 +37,8 @@ Result = TypeVar("Result")
 WINDOWS = 8
 #: Windows that count: the last quarter.
 LAST = 2
+#: Parts of the held-out samples whose losses are kept, each by itself.
+PARTS = 32
 #: Two-sided confidence of every interval.
 CONFIDENCE = 0.95
 
@@ -52,6 +59,8 @@ class Trained:
         NE on held-out samples after the last step: with the cell's cuts compressed as in training, and without.
     wire : float
         Bytes that travelled over those of float32.
+    parts : tuple of float
+        Held-out log loss, compressed as in training, of each of up to :data:`PARTS` equal parts.
     """
 
     cell: str
@@ -60,6 +69,7 @@ class Trained:
     held_out: float
     held_out_plain: float
     wire: float
+    parts: tuple[float, ...] = ()
 
     @property
     def progressive(self) -> float:
@@ -83,47 +93,76 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Effort:
+    """How much a study may take.
+
+    Parameters
+    ----------
+    seeds : int
+        Each cell is trained so many times.
+    jobs : int
+        Processes at a time.
+    keep : Path or None
+        A folder for finished runs: a study that was interrupted goes on from there.
+    """
+
+    seeds: int = 5
+    jobs: int = 2
+    keep: Path | None = None
+
+
+#: Five seeds in two processes.
+USUAL = Effort()
+
+
+@dataclass(frozen=True)
 class Study:
     """Cells to be trained on one task.
 
     Parameters
     ----------
-    model : Model
-        What is trained.
+    source : Source
+        What is trained, on what.
     cells : tuple of Cell
         The first is what the others are compared with.
-    steps : int
-        Steps of each run.
-    seeds : int
-        Each cell is trained so many times.
+    effort : Effort
+        How often, and in how many processes.
     """
 
-    model: Model
+    source: Source
     cells: tuple[Cell, ...]
-    steps: int
-    seeds: int = 5
+    effort: Effort = USUAL
 
 
-def run_cell(model: Model, cell: Cell, data: Clicks, seed: int) -> Trained:
+def run_cell(source: Source, cell: Cell, data: Clicks, seed: int) -> Trained:
     """Train one cell on the batches of a seed."""
-    trainer = Trainer(model, cell, BATCH // cell.ranks, seed)
-    losses = [trainer.step(shares(batch, cell.ranks)) for batch in data.training]
-    labels = [float(batch.labels.mean()) for batch in data.training]
+    trainer = Trainer(source.model, cell, source.batch // cell.ranks, seed)
+    losses, rates = [], []
+    for batch in data.training:
+        losses.append(trainer.step(shares(batch, cell.ranks)))
+        rates.append(float(batch.labels.mean()))
     windows = [
         normalized_entropy(float(np.mean(part)), float(np.mean(rate)))
-        for part, rate in zip(np.array_split(losses, WINDOWS), np.array_split(labels, WINDOWS), strict=True)
+        for part, rate in zip(np.array_split(losses, WINDOWS), np.array_split(rates, WINDOWS), strict=True)
     ]
+    labels = np.concatenate([batch.labels for batch in data.held_out])
     coded, plain = (
-        trainer.oracle.evaluate(data.held_out, linked=linked).normalized_entropy for linked in (True, False)
+        np.concatenate([trainer.oracle.logits(batch, linked=linked) for batch in data.held_out])
+        for linked in (True, False)
     )
-    return Trained(cell.name, seed, tuple(windows), coded, plain, trainer.wire_share)
+    parts = [
+        log_loss(coded[part], labels[part]) for part in np.array_split(np.arange(len(labels)), min(PARTS, len(labels)))
+    ]
+    held_out, held_out_plain = (measure(logits, labels).normalized_entropy for logits in (coded, plain))
+    return Trained(cell.name, seed, tuple(windows), held_out, held_out_plain, trainer.wire_share, tuple(parts))
 
 
 def run_study(study: Study, watch: Watch) -> list[Trained]:
-    """Train every cell with every seed, on up to two cores; the order of the result is that of cells, then seeds."""
-    halves = [study.cells[::2], study.cells[1::2]]
-    tasks = [(study, half, seed) for seed in range(study.seeds) for half in halves if half]
-    found = [run for runs in in_parallel(_run_seed, tasks, watch) for run in runs]
+    """Train every cell with every seed; the order of the result is that of cells, then seeds."""
+    seeds = study.effort.seeds
+    share = max(2, -(-study.effort.jobs // seeds))
+    tasks = [(study, study.cells[i::share], seed) for seed in range(seeds) for i in range(min(share, len(study.cells)))]
+    found = [run for runs in in_parallel(_run_seed, tasks, watch, study.effort.jobs) for run in runs]
     names = [cell.name for cell in study.cells]
     return sorted(found, key=lambda run: (names.index(run.cell), run.seed))
 
@@ -141,8 +180,36 @@ def in_parallel(
 
 
 def _run_seed(study: Study, cells: Sequence[Cell], seed: int) -> list[Trained]:
-    data = clicks(study.model, seed, study.steps)
-    return [run_cell(study.model, cell, data, seed) for cell in cells]
+    kept = {cell.name: _kept(study, cell, seed) for cell in cells}
+    found = {name: known for name, path in kept.items() if (known := _known(path)) is not None}
+    if len(found) < len(cells):
+        data = study.source.clicks(seed)
+        for cell in cells:
+            if cell.name not in found:
+                found[cell.name] = run_cell(study.source, cell, data, seed)
+                _keep(found[cell.name], kept[cell.name])
+    return [found[cell.name] for cell in cells]
+
+
+def _kept(study: Study, cell: Cell, seed: int) -> Path | None:
+    """Return where a run is kept: by all that decides about it."""
+    if study.effort.keep is None:
+        return None
+    told = hashlib.sha256(repr((study.source, cell, seed)).encode()).hexdigest()
+    return study.effort.keep / f"{told[:20]}.json"
+
+
+def _known(path: Path | None) -> Trained | None:
+    if path is None or not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text())
+    return Trained(**found | {name: tuple(found[name]) for name in ("windows", "parts")})
+
+
+def _keep(run: Trained, path: Path | None) -> None:
+    if path is not None:
+        with whole_file(path) as file:
+            json.dump(asdict(run), file)
 
 
 def change(runs: Sequence[Trained], cell: str, base: str, value: Callable[[Trained], float]) -> Change:
@@ -150,6 +217,12 @@ def change(runs: Sequence[Trained], cell: str, base: str, value: Callable[[Train
     of = {(run.cell, run.seed): value(run) for run in runs}
     pairs = [(of[cell, run.seed], of[base, run.seed]) for run in runs if run.cell == base]
     return interval([100 * (mine / theirs - 1) for mine, theirs in pairs])
+
+
+def row_change(runs: Sequence[Trained], cell: str, base: str) -> Change:
+    """Return what a cell changes of the held-out loss, over parts of the held-out samples (means over seeds), in percent."""
+    mine, theirs = (np.mean([run.parts for run in runs if run.cell == name], axis=0) for name in (cell, base))
+    return interval((100 * (mine - theirs) / theirs.mean()).tolist())
 
 
 def interval(values: Sequence[float]) -> Change:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.quality.published import published_change
-from experiments.quality.study import Change, Study, Trained, Watch, change, run_study
-from experiments.quality.task import BOTTOM_CUT, TOP_CUT, dlrm
+from experiments.quality.study import USUAL, Change, Effort, Study, Trained, Watch, change, row_change, run_study
+from experiments.quality.task import BOTTOM_CUT, TOP_CUT, Planted, Source, dlrm
 from experiments.quality.trainer import Cell
 
 Row = dict[str, Any]
@@ -80,36 +80,42 @@ def ablation_points() -> list[Point]:
     ]
 
 
-def rows_of(points: Sequence[Point], watch: Watch, steps: int = STEPS, seeds: int = 5) -> list[Row]:
+def rows_of(points: Sequence[Point], watch: Watch, effort: Effort, source: Source) -> list[Row]:
     """Train all points and the control; return a row for each."""
     known = [Point("control", 0.0, CONTROL), *points]
-    study = Study(dlrm(), (BASE, *(point.cell for point in known)), steps, seeds)
+    study = Study(source, (BASE, *(point.cell for point in known)), effort)
     runs = run_study(study, watch)
-    return [point_row(point, runs, steps) for point in known]
+    return [point_row(point, runs, source) for point in known]
 
 
-def point_row(point: Point, runs: Sequence[Trained], steps: int) -> Row:
+def point_row(point: Point, runs: Sequence[Trained], source: Source) -> Row:
     """What one point came to, as data."""
     fields: Row = {
         "family": point.family,
         "dropped": point.dropped,
         "codecs": described(point.cell.codecs),
-        "steps": steps,
+        "steps": source.steps,
     }
-    return fields | measured(runs, point.cell.name) | {"published": published_change(point.family, point.dropped)}
+    found = measured(runs, point.cell.name, progressive=source.progressive)
+    return fields | found | {"published": published_change(point.family, point.dropped)}
 
 
-def measured(runs: Sequence[Trained], cell: str) -> Row:
-    """Changes of a cell against the base in percent: progressive, held out (compressed and not), and by window."""
+def measured(runs: Sequence[Trained], cell: str, *, progressive: bool = True) -> Row:
+    """Changes of a cell against the base in percent: progressive, held out (compressed and not), and by window.
+
+    ``change`` is the one that counts; ``rows_low`` and ``rows_high`` are the interval of the held-out change over parts of
+    the held-out samples.
+    """
     mine = [run for run in runs if run.cell == cell]
 
     def against_base(of: Any) -> Change:
         return change(runs, cell, BASE.name, of)
 
-    found, held, plain = (
+    early, held, plain = (
         against_base(of)
         for of in (lambda run: run.progressive, lambda run: run.held_out, lambda run: run.held_out_plain)
     )
+    found, rows = early if progressive else held, row_change(runs, cell, BASE.name)
     windows = [against_base(lambda run, i=i: run.windows[i]).mean for i in range(len(mine[0].windows))]
     return {
         "seeds": len(mine),
@@ -120,6 +126,8 @@ def measured(runs: Sequence[Trained], cell: str) -> Row:
         "held_out": held.mean,
         "held_out_low": held.low,
         "held_out_high": held.high,
+        "rows_low": rows.low,
+        "rows_high": rows.high,
         "held_out_plain": plain.mean,
         "held_out_plain_high": plain.high,
         "windows": " ".join(f"{value:.3f}" for value in windows),
@@ -131,16 +139,16 @@ def described(codecs: Mapping[str, str]) -> str:
     return ", ".join(f"{edge}={codec}" for edge, codec in codecs.items())
 
 
-def dct_mp(watch: Watch) -> list[Row]:
+def dct_mp(watch: Watch, effort: Effort = USUAL, source: Source | None = None) -> list[Row]:
     """Does dropping activations at a cut cost quality? (DCT paper, Tables 1 and 6)"""
-    return rows_of(dct_mp_points(), watch, CUT_STEPS)
+    return rows_of(dct_mp_points(), watch, effort, source or Planted(dlrm(), CUT_STEPS))
 
 
-def dct_dp(watch: Watch) -> list[Row]:
+def dct_dp(watch: Watch, effort: Effort = USUAL, source: Source | None = None) -> list[Row]:
     """Does dropping gradients cost quality, alone and with activations? (DCT paper, Tables 2 and 3)"""
-    return rows_of(dct_dp_points(), watch)
+    return rows_of(dct_dp_points(), watch, effort, source or Planted(dlrm(), STEPS))
 
 
-def ablations(watch: Watch) -> list[Row]:
+def ablations(watch: Watch, effort: Effort = USUAL, source: Source | None = None) -> list[Row]:
     """What do sketches and an own choice of gradients cost? (DCT paper, Tables 7 and 8)"""
-    return rows_of(ablation_points(), watch)
+    return rows_of(ablation_points(), watch, effort, source or Planted(dlrm(), STEPS))

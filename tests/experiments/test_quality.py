@@ -16,9 +16,9 @@ from executor.state import gather
 from experiments.quality.conditions import tasks
 from experiments.quality.published import GRADIENT_THRESHOLD, published_change
 from experiments.quality.replicas import SCALINGS, Fleet, Replicas, fleets, steps_of
-from experiments.quality.study import Trained, change, interval, run_cell
+from experiments.quality.study import Effort, Trained, change, interval, run_cell
 from experiments.quality.tables import ablation_points, dct_dp_points, dct_mp_points, rows_of
-from experiments.quality.task import BOTTOM_CUT, TOP_CUT, Clicks, clicks, dlrm, shares
+from experiments.quality.task import BOTTOM_CUT, TOP_CUT, Clicks, Planted, clicks, dlrm, shares
 from experiments.quality.thresholds import cut_probe, gradient_probe, kept_probe, weibull_shape
 from experiments.quality.trainer import Cell, Trainer
 from placement.codecs import check_codec
@@ -84,12 +84,13 @@ def test_a_cell_reports_windows_quality_and_bytes() -> None:
     26 values of 256 and a bit for each there, 26 values back, of 2 times 256."""
     model = dlrm()
     data = clicks(model, 0, 64)
-    found = run_cell(model, Cell("x", {BOTTOM_CUT: "dct-mp:0.1"}), Clicks(data.training, data.held_out[:1]), 0)
+    source, data = Planted(model, 64), Clicks(data.training, data.held_out[:1])
+    found = run_cell(source, Cell("x", {BOTTOM_CUT: "dct-mp:0.1"}), data, 0)
     assert len(found.windows) == 8
     assert found.windows[-1] < found.windows[0]
     assert found.held_out != found.held_out_plain
     assert found.wire == pytest.approx((2 * 26 * 4 + 32) / (2 * 256 * 4), abs=2e-3)
-    assert found == run_cell(model, Cell("x", {BOTTOM_CUT: "dct-mp:0.1"}), Clicks(data.training, data.held_out[:1]), 0)
+    assert found == run_cell(source, Cell("x", {BOTTOM_CUT: "dct-mp:0.1"}), data, 0)
 
 
 def test_samples_are_dealt_to_ranks_without_loss() -> None:
@@ -205,7 +206,7 @@ def test_every_cell_can_be_in_a_plan() -> None:
 
 def test_rows_hold_changes_beside_printed_ones() -> None:
     """Two seeds of 16 steps of one point: its row has the change, its interval, bytes, and what the paper printed."""
-    (control, row) = rows_of(dct_mp_points()[:1], lambda news: None, steps=16, seeds=2)
+    (control, row) = rows_of(dct_mp_points()[:1], lambda news: None, Effort(seeds=2), Planted(dlrm(), 16))
     assert control["family"] == "control"
     assert row["low"] < row["change"] < row["high"]
     assert row["published"] == pytest.approx(-0.132, abs=0.001)

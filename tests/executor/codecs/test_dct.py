@@ -246,6 +246,16 @@ def test_a_laplace_threshold_keeps_its_share_of_a_laplace_law(rule: Rule, keep: 
         assert activations[mask].min() >= activations[~mask].max()
 
 
+def test_one_threshold_of_the_batch_favours_samples_with_large_activations() -> None:
+    """A tenth of all elements is kept, the largest: none of a sample whose activations are all small."""
+    activations = np.random.default_rng(1).random((20, 256), np.float32) + 0.5
+    activations[7] /= 10
+    mask = CutCodec(CutSettings(0.1, rule=Rule.BATCH), 20, 256).select(activations)
+    assert mask.sum() == 20 * 26
+    assert not mask[7].any()
+    assert activations[mask].min() >= activations[~mask].max()
+
+
 def test_the_laplace_quantiles_are_those_of_the_law() -> None:
     """Mean 0, variance 2, so b = 1: t = -ln(keep) two-sided; -ln(2 keep) one-sided, 0 at one half, and all at 1."""
     values = np.array([[-math.sqrt(2), math.sqrt(2)]] * 2)
