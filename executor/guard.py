@@ -1,13 +1,16 @@
 """Stands guard over one process that an outside launcher started: names it when it fails, ends when it ends.
 
 ``mpiexec`` starts the guard, which forks the worker, before MPI is started in it. The guard knows nothing of MPI. It sees
-a death, an exception or a stop of its worker, says whose it was, and ends with an exit code: that makes the launcher end
-the whole job. When the guard itself is killed, the kernel kills its worker.
+a death, an exception or a stop of its worker, says whose it was, asks the launcher to end the whole job, and ends with an
+exit code. When the guard itself is killed, the kernel kills its worker.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +25,7 @@ from problem.errors import BadInput, HiertrainError
 
 _TEXT_BYTES = 4096
 _PATIENCE_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 0.05
 
 
 class Relayed(HiertrainError):
@@ -118,6 +122,23 @@ def guarded(body: Callable[[Badge], None], hang_seconds: float = 60.0) -> None:
 
     try:
         supervise({"rank": enter}, {"rank": badge}, started=lambda: None, hang_seconds=hang_seconds, alone=True)
-    except WorkerFailed as error:
-        raise WorkerFailed(badge.name or "without a name yet", error.reason) from None
-    badge.raise_error()
+        badge.raise_error()
+    except HiertrainError as error:
+        atexit.register(_end_job, error.exit_code)
+        if isinstance(error, WorkerFailed):
+            raise WorkerFailed(badge.name or "without a name yet", error.reason) from None
+        raise
+
+
+def _end_job(exit_code: int) -> None:
+    """Ask the launcher to end the whole job with an exit code, at the end of this process, when its error has been printed.
+
+    By the wire protocol of PMI-1 (Balaji et al., EuroMPI 2010), whose connection the launcher left in ``PMI_FD`` for the
+    worker, which is dead: ``mpiexec`` of MPICH and ``srun --mpi=pmi2`` both know it. Without it ``mpiexec`` may wait for
+    ever for ranks of other hosts. Launchers that speak something else see the exit code.
+    """
+    descriptor = os.environ.get("PMI_FD", "")
+    if descriptor.isdigit():
+        time.sleep(_LAST_WORDS_SECONDS)
+        with contextlib.suppress(OSError):
+            os.write(int(descriptor), f"cmd=abort exitcode={exit_code}\n".encode())

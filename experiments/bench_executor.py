@@ -3,11 +3,17 @@
 Same shapes, same ids, same start values, in one process and in turn, so that what else the machine does hits both. Each
 figure is the median of the CPU time of a call over the rounds; a ratio below 1 means that ours is faster. Ids are fresh from
 call to call (a set of batches far larger than a core's cache). For whole iterations the losses of both are compared.
-Prints ours alone where PyTorch is not installed (``pip install torch``). Takes a minute or two.
+Prints ours alone where PyTorch is not installed (``pip install torch``). Takes a minute or two. OpenBLAS runs with the
+kernels that are fastest here (``executor.coretype``), as for the command line after ``hiertrain profile``.
 """
 
 from __future__ import annotations
 
+from executor.coretype import VARIABLE, settle
+
+settle(measured=__name__ == "__main__")  # before NumPy is loaded
+
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -192,6 +198,7 @@ def main() -> None:
     torch = torch_reference.load_torch()
     if torch is None:
         print("PyTorch not installed: ours alone")
+    print(f"OpenBLAS's core type: {os.environ.get(VARIABLE) or 'its own choice'}")
     head = f"{'':22} {'shape':28} {'ours us':>12}"
     print(head if torch is None else f"{head} {'torch us':>12} {'ratio':>8}")
     with threadpool_limits(1):

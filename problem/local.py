@@ -41,10 +41,10 @@ def fingerprint() -> str:
     OpenBLAS was told to use (``OPENBLAS_CORETYPE``), and the version of llvmlite, unless ``HIERTRAIN_NATIVE`` is 0, because
     the executor then has compiled kernels.
     """
-    blas, numpy = os.environ.get("OPENBLAS_CORETYPE") or "auto", _version("numpy")
+    blas, numpy = os.environ.get("OPENBLAS_CORETYPE") or "auto", numpy_version()
     native = _version("llvmlite") if os.environ.get("HIERTRAIN_NATIVE", "1") != "0" else "none"
     compiled = f"; llvmlite {native}" if native != "none" else ""
-    return f"{_processor()}; {os.cpu_count()} cores; numpy {numpy}; blas {blas}{compiled}"
+    return f"{processor()}; {os.cpu_count()} cores; numpy {numpy}; blas {blas}{compiled}"
 
 
 def _version(package: str) -> str:
@@ -52,6 +52,30 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
+
+
+def numpy_version() -> str:
+    """Return the version of NumPy, without loading it."""
+    return _version("numpy")
+
+
+def processor() -> str:
+    """Return the model name of the processor."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def cpu_flags() -> frozenset[str]:
+    """Return the instruction sets of the processor as Linux names them; none where ``/proc/cpuinfo`` has no ``flags``."""
+    return frozenset(_cpuinfo("flags").split())
+
+
+def _cpuinfo(field: str) -> str:
+    """Return a field of the first processor, with single blanks; nothing if there is none."""
+    for line in _text(_PROC / "cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == field:
+            return " ".join(value.split())
+    return ""
 
 
 def usable_cores() -> int:
@@ -93,15 +117,6 @@ def this_node(name: str = "local", *, role: str = "any", shares: int = 1) -> Nod
         latency_seconds=COPY_LATENCY_SECONDS,
         role=role,
     )
-
-
-def _processor() -> str:
-    """Return the model name of the processor."""
-    for line in _text(_PROC / "cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return " ".join(value.split())
-    return platform.processor() or platform.machine()
 
 
 def _cpu_quotas() -> Iterator[float]:

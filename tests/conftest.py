@@ -1,10 +1,11 @@
-"""One BLAS thread for the whole test run, set before NumPy is imported; tiny models and plans for every folder."""
+"""One BLAS thread and OpenBLAS's own kernels, set before NumPy is imported; tiny models and plans for every folder."""
 
 from __future__ import annotations
 
 import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # forked workers and bit-identical sums need a BLAS without threads
+os.environ["HIERTRAIN_CACHE"] = ""  # nothing that was measured on this machine has a say
 
 import pytest
 

@@ -39,7 +39,7 @@ PAGES = [page for page in PAGES if page.is_file()]
 #: Programs that a page may call besides ours, whose options are not ours to check.
 #: Programs that start the command behind their options.
 LAUNCHERS = {"mpiexec", "srun"}
-OTHER_PROGRAMS = {"cat", "cd", "git", "head", "ls", "pip", "python", "python3", "python3.11"}
+OTHER_PROGRAMS = {"awk", "uniq", "cat", "cd", "git", "head", "ls", "pip", "python", "python3", "python3.11"}
 LANGUAGES = {"python", "text", "console", "sh", "toml", "yaml", "json", "csv", ""}
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from executor.coretype import settle
 from hiertrain.commands.compare import to_text
 from hiertrain.commands.solve import to_text as solved
 from hiertrain.output import emit, progress
@@ -24,6 +25,8 @@ def command(
 
     Example: hiertrain demo --out out/demo
     """
+    with progress("looking for the fastest kernels of OpenBLAS"):
+        settle(measured=True)
     from experiments.demo import demo
 
     with progress("demo") as watch:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from executor.coretype import settle
 from hiertrain.output import emit, progress, table
 from problem.whole_file import check_target
 
@@ -27,6 +28,8 @@ def command(
 
     Example: hiertrain profile dlrm-kaggle --max-rows 100000 --out costs.json
     """
+    with progress("looking for the fastest kernels of OpenBLAS"):
+        settle(measured=True)
     from cost_models.profile import save_profile
     from executor.profiler import BATCHES, QUICK, measure_machine
     from hiertrain.loading import read_model, shapes_to_fit

@@ -92,7 +92,7 @@ def test_all_kinds_of_workers_run_as_ranks(tmp_path: Path) -> None:
 def test_another_number_of_ranks_is_refused_once(tmp_path: Path) -> None:
     """One line, from the first rank, with the number that is needed."""
     code, said = under_mpi(tmp_path, two_ranks(), RunOptions(steps=2), ranks=3)
-    assert code
+    assert code == 2
     assert said == "hiertrain: mpiexec: -n = 3: 5: a rank for each worker of the plan (see --dry-run)\n"
 
 
@@ -118,7 +118,7 @@ def test_a_rank_that_dies_ends_the_job_with_its_name(victim: str, tmp_path: Path
     pids.mkdir()
     options = slowly(two_ranks(), lambda _: None, on_start=KillsItself(victim, pids))
     code, said = under_mpi(tmp_path, two_ranks(), dataclasses.replace(options, watch=None))
-    assert code
+    assert code == 4
     assert said == f"hiertrain: worker {victim}: was killed by SIGKILL\n"
     deadline = time.monotonic() + 5.0
     while time.monotonic() < deadline and any(Path("/proc", pid.name).exists() for pid in pids.iterdir()):
