@@ -89,7 +89,7 @@ class Reduction:
     sent : float
         Bytes that each rank sends (and receives) in all rounds.
     adds : float
-        Bytes of float32 that each rank adds.
+        Bytes of float32 that each rank adds, with :data:`COPY_OF_ADD` of those that it only copies.
     """
 
     rounds: tuple[Wire, ...]
@@ -123,6 +123,10 @@ class Reduction:
         return self.messages(ranks) * ends + self.core_seconds(costs, ranks)
 
 
+#: Part of an addition that a copy takes. Counted: one read and one write, against two reads and one write.
+COPY_OF_ADD = 2 / 3
+
+
 def no_slices() -> Reduction:
     """Return the all-reduce by slices of nothing: empty messages of one tensor, the slice."""
     return Reduction((Wire(tensors=1), Wire(tensors=1)), 0.0, 0.0)
@@ -131,7 +135,8 @@ def no_slices() -> Reduction:
 def in_slices(size_bytes: float, ranks: int, sent: Wire | None = None) -> Reduction:
     """Return what a gradient adds to the all-reduce by slices: each rank sums one of R slices, and sends the sum to all.
 
-    The slices themselves, one tensor a message, are counted by the all-reduce of nothing (:func:`no_slices`).
+    The sums of the others are copied to their place, unless they are decoded there. The slices themselves, one tensor a
+    message, are counted by the all-reduce of nothing (:func:`no_slices`).
 
     Parameters
     ----------
@@ -145,7 +150,8 @@ def in_slices(size_bytes: float, ranks: int, sent: Wire | None = None) -> Reduct
     wire = sent or Wire(size_bytes)
     piece = Wire(wire.bytes / ranks, wire.encode_seconds / ranks, wire.decode_seconds / ranks)
     back = Wire(piece.bytes, piece.encode_seconds / max(1, ranks - 1), piece.decode_seconds)
-    return Reduction((piece, back), all_reduce_bytes(wire.bytes, ranks), (ranks - 1) / ranks * size_bytes)
+    adds = (ranks - 1) / ranks * size_bytes * (1.0 if sent else 1.0 + COPY_OF_ADD)
+    return Reduction((piece, back), all_reduce_bytes(wire.bytes, ranks), adds)
 
 
 def at_once(size_bytes: float, ranks: int, sent: Wire) -> Reduction:

@@ -67,7 +67,7 @@ def all_reduce(end: Endpoint, instruction: AllReduce, buffer: Floats) -> None:
     for rank in others:
         end.send(("scatter", me.group, me.thread, me.rank, rank), [parts[rank]])
     received = {rank: end.receive(("scatter", me.group, me.thread, rank, me.rank))[0] for rank in others}
-    received[me.rank] = parts[me.rank].copy()
+    received[me.rank] = parts[me.rank] if me.rank < 2 else parts[me.rank].copy()  # read before anything is written
     sum_in_order(parts[me.rank], [received[rank] for rank in range(plan.ranks)])
     for rank in others:
         end.send(("gather", me.group, me.thread, me.rank, rank), [parts[me.rank]])

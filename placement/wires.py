@@ -168,7 +168,9 @@ def _gradient(chosen: EdgeCodec | None, elements: int) -> Wire:
 def _reduction(chosen: EdgeCodec | None, elements: int, ranks: int) -> Reduction:
     """Return the all-reduce of a flat gradient: at once under DCT-DP, else by slices."""
     size, wire = elements * FLOAT_BYTES, _gradient(chosen, elements)
-    return at_once(size, ranks, wire) if _at_once(chosen) else in_slices(size, ranks, wire)
+    if _at_once(chosen):
+        return at_once(size, ranks, wire)
+    return in_slices(size, ranks, wire if chosen else None)
 
 
 def _at_once(chosen: EdgeCodec | None) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cost_models.codecs import Message
+from cost_models.network import COPY_OF_ADD
 from placement.codecs import parse_codec
 from placement.plan import Plan
 from problem.graph import FLOAT_BYTES
@@ -27,6 +28,8 @@ class Reduction:
         Bytes of the message with the slice of each rank.
     adds : tuple of int
         Bytes of float32 that are added for each slice and message.
+    places : tuple of float
+        What it takes to put the sum of each slice in its place, as bytes of float32 that are added.
     encode, decode : tuple of float
         Core-seconds of the codec for each slice and message.
     gathers : bool
@@ -37,6 +40,7 @@ class Reduction:
 
     wire: tuple[int, ...]
     adds: tuple[int, ...]
+    places: tuple[float, ...]
     encode: tuple[float, ...]
     decode: tuple[float, ...]
     gathers: bool = True
@@ -47,7 +51,7 @@ def reduction(plan: Plan, reduce: AllReduce) -> Reduction:
     """Return what an all-reduce moves."""
     parts, nothing = slices(reduce.bytes, plan.ranks), (0.0,) * plan.ranks
     if not reduce.codec:
-        return Reduction(parts, parts, nothing, nothing)
+        return Reduction(parts, parts, tuple(COPY_OF_ADD * part for part in parts), nothing, nothing)
     chosen = parse_codec(reduce.codec)
     if chosen.every:
         messages = [chosen.gradient_message(plan.model.graph[op].parameters) for op in reduce.ops]
@@ -56,12 +60,13 @@ def reduction(plan: Plan, reduce: AllReduce) -> Reduction:
         whole = sum(message.bytes for message in messages)
         each = plan.ranks
         return Reduction(
-            (whole,) * each, (reduce.bytes,) * each, (encode,) * each, (decode,) * each, False, len(messages)
+            (whole,) * each, (reduce.bytes,) * each, nothing, (encode,) * each, (decode,) * each, False, len(messages)
         )
     halves = [Message(1, part // FLOAT_BYTES, chosen.forward) for part in parts]
     return Reduction(
         tuple(message.bytes for message in halves),
         parts,
+        nothing,
         tuple(message.encode_seconds for message in halves),
         tuple(message.decode_seconds for message in halves),
     )

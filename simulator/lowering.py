@@ -215,7 +215,8 @@ class Lowering:
             encoding = moves.encode[me] / len(others)  # once for all messages
             yield from self._send(worker, box("gather", me, rank), nodes[rank].name, sizes[me], encoding)
         for rank in others if moves.gathers else ():
-            yield from self._receive(worker, box("gather", rank, me), sizes[rank], Part.PEER, moves.decode[rank])
+            taking = moves.decode[rank] + self._costs.sum_seconds_per_byte * moves.places[rank]
+            yield from self._receive(worker, box("gather", rank, me), sizes[rank], Part.PEER, taking)
 
     def _merged_all_reduce(self, worker: Worker, reduce: AllReduce) -> Iterator[Primitive]:
         """Make both phases with one message per rank, as long as its slices together, to the next rank.
@@ -250,6 +251,7 @@ class Lowering:
             return {"scatter": (sends, takes)}
         back = [cost.send(moves.wire[me], moves.tensors) + moves.encode[me] / len(others)] * len(others)
         taken = sum(cost.receive(moves.wire[rank], moves.tensors) + moves.decode[rank] for rank in others)
+        taken += self._costs.sum_seconds_per_byte * sum(moves.places[rank] for rank in others)
         return {"scatter": (sends, takes), "gather": (back, taken)}
 
     def _meeting(self, *key: Any) -> Meeting:

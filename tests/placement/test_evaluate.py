@@ -155,6 +155,7 @@ def _busy(plan: Plan, costs: CostTable, program: Program) -> float:
                 )
                 total += peers * (costs.message.receive(moves.wire[me], moves.tensors) + moves.decode[me])
                 total += peers * costs.sum_seconds_per_byte * moves.adds[me]
+                total += costs.sum_seconds_per_byte * sum(moves.places[rank] for rank in others)
                 if moves.gathers:
                     total += peers * costs.message.send(moves.wire[me], moves.tensors) + moves.encode[me]
                     total += sum(

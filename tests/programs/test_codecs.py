@@ -241,7 +241,11 @@ def test_the_simulator_moves_what_a_compressed_all_reduce_moves(codec: str, merg
     phases, message = 1 + moves.gathers, costs.message
     ends = message.send(moves.wire[0], moves.tensors) + message.receive(moves.wire[0], moves.tensors)
     seconds = 3 * phases * (ends + moves.decode[0])
-    seconds += 3 * costs.sum_seconds_per_byte * moves.adds[0] + 3 * moves.encode[0] + moves.gathers * moves.encode[0]
+    seconds += (
+        3 * costs.sum_seconds_per_byte * (moves.adds[0] + moves.places[0])
+        + 3 * moves.encode[0]
+        + moves.gathers * moves.encode[0]
+    )
     assert busy_ns(lowered) * 1e-9 == pytest.approx(seconds * costs.slowdown(plan.groups[0][0]), rel=0.02)
 
 
