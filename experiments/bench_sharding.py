@@ -23,8 +23,9 @@ import numpy as np
 from cost_models.costs import CostTable, MessageCost, PhaseCost, TableCost
 from experiments import torchrec_reference
 from placement.errors import DoesNotFit
+from placement.pieces import Piece
 from placement.plan import Shard
-from placement.shard_state import Piece, Sharding
+from placement.shard_state import Sharding
 from placement.sharding import ShardingOptions, shard_tables
 from problem.cluster import Node
 from problem.expand import lookup

@@ -1,6 +1,7 @@
 """Baselines: placements that a person would try first. They warm-start the solver, and no plan is worse than the best.
 
-Each respects pins, components and what stays with the rank. They know the work of items and nothing of the solver.
+Each respects pins, components and what stays with the rank; where its tag is forbidden, an item takes the next one. They
+know the work of items and nothing of the solver.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Baseline:
 
 
 def baselines(contracted: Contracted, deadline: float = float("inf")) -> tuple[Baseline, ...]:
-    """Return all baselines of a group, evaluated.
+    """Return all baselines of a group, evaluated; none where an item may have no tag.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ def baselines(contracted: Contracted, deadline: float = float("inf")) -> tuple[B
     }
     found: list[Baseline] = []
     until = max(deadline, time.monotonic() + GRACE)
-    for name, rule in rules.items():
+    for name, rule in rules.items() if not contracted.barred else ():
         if time.monotonic() > until and any(not baseline.reason for baseline in found):
             break
         found.append(_baseline(contracted, name, rule(contracted)))
@@ -81,7 +82,7 @@ def data_parallel(contracted: Contracted) -> Baseline:
 def _baseline(contracted: Contracted, name: str, choice: dict[int, Tag]) -> Baseline:
     items = contracted.items
     fixed = {item.name: item.fixed for item in items if item.fixed is not None}
-    tags = tags_of(items, fixed | {items[index].name: tag for index, tag in choice.items()})
+    tags = tags_of(items, fixed | {items[index].name: contracted.nearest(index, tag) for index, tag in choice.items()})
     tags = contracted.canonical(tags)
     return Baseline(name, tags, evaluate(contracted.problem, tags))
 
@@ -111,9 +112,10 @@ def greedy(contracted: Contracted) -> dict[int, Tag]:
     choice: dict[int, Tag] = {}
     for index in sorted(contracted.free, key=lambda i: (-work[i].work.core_seconds, -work[i].resident_bytes, i)):
         cost, size = work[index].work.core_seconds, _mp_bytes(problem, contracted, index)
+        may = [tag for tag in contracted.allowed[index] if tag != DP] or range(problem.size)
         done = [busy[n] + problem.slowdown[n] * cost / problem.nodes[n].cores for n in range(problem.size)]
-        room = [n for n in range(problem.size) if held[n] + size <= problem.nodes[n].memory_bytes]
-        node = min(room or range(problem.size), key=lambda n: (done[n], held[n], n))
+        room = [n for n in may if held[n] + size <= problem.nodes[n].memory_bytes]
+        node = min(room or may, key=lambda n: (done[n], held[n], n))
         busy[node], held[node] = done[node], held[node] + size
         choice[index] = node
     return choice

@@ -14,7 +14,7 @@ bounded jointly with their sharding by the level below which they need more shar
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -23,16 +23,18 @@ import numpy.typing as npt
 
 from cost_models.costs import CostTable, PhaseCost
 from cost_models.memory import ids_bytes, pooled_bytes
+from placement.candidates import Forbid, forbidden_tags
 from placement.cuts import candidates, cut_count, fewest_cuts
 from placement.exchange_bound import Exchange, least_exchange
 from placement.group import GroupProblem
 from placement.loads import runs_backward
 from placement.nets import RANK, Contracted
+from placement.pieces import UNIT
 from placement.plan import Tag
 from placement.pull_costs import pull_links, pull_terms, unhurried
 from placement.shapes import Shape, Side
 from placement.shard_bounds import ShardCurve, TableNeeds, sharding_bound
-from placement.shard_state import UNIT, Sharding
+from placement.shard_state import Sharding
 from placement.table_rules import NO_RULES, TableRules
 from placement.wires import Wires
 from problem.cluster import Node
@@ -67,6 +69,8 @@ class Bounds:
         What the user demands of tables.
     wires : Wires, optional
         What messages take, with every codec open that the solver may choose.
+    forbids : iterable of Forbid
+        What operators may not have.
     """
 
     def __init__(
@@ -81,11 +85,12 @@ class Bounds:
         all_used: bool = True,
         rules: TableRules = NO_RULES,
         wires: Wires | None = None,
+        forbids: Iterable[Forbid] = (),
     ) -> None:
         self.wires = wires or Wires(model.graph, batch, {}, {})
         self.all_used = all_used
         self.model, self.costs, self.batch, self.hogwild, self.local = model, costs, batch, hogwild, local
-        self.pins = pins
+        self.pins, self.forbids = pins, tuple(forbids)
         self.rules = rules
         self.equal_tables = (
             not rules and not model.shared and len({replace(table, name="") for table in model.tables}) == 1
@@ -215,7 +220,7 @@ class Bounds:
         """The operators, without machines."""
         codecs, open_codecs = self.wires.codecs, self.wires.open
         problem = GroupProblem(self.model, self.costs, (), self.batch, pins=self.pins, codecs=codecs)
-        return Contracted(replace(problem, open_codecs=open_codecs))
+        return Contracted(replace(problem, open_codecs=open_codecs, forbids=forbidden_tags(self.forbids, (), 0)))
 
     @cached_property
     def exchange(self) -> Exchange:
@@ -326,6 +331,7 @@ class Bounds:
             links,
             codecs=self.wires.inside(self.wires.codecs),
             open_codecs=self.wires.inside(self.wires.open),
+            forbids=forbidden_tags(self.forbids, shape.groups, shape.ranks),
         )
 
     def _pull(self, shape: Shape, cuts: int, more_ids_bytes: int = 0) -> Pull:
@@ -373,11 +379,11 @@ class Bounds:
         proven = [s for least, s in known if all(a <= b for a, b in zip(least, pull, strict=True))]
         return replace(shape, bound_seconds=max([shape.bound_seconds, *proven]))
 
-    def server_seconds(self, shape: Shape) -> float:
-        """Return a lower bound of the busiest embedding server's step."""
+    def server_seconds(self, shape: Shape, rules: TableRules | None = None) -> float:
+        """Return a lower bound of the busiest embedding server's step, under some rules of tables or those of the job."""
         names = tuple(node.name for node in shape.servers)
         if names and names not in self._server_bound:
-            self._server_bound[names] = sharding_bound(self._sharding(shape.servers, self.rules), self._needs)
+            self._server_bound[names] = sharding_bound(self._sharding(shape.servers, rules or self.rules), self._needs)
         return self._server_bound.get(names, 0.0) * len(shape.groups) * shape.ranks
 
 

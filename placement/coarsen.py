@@ -80,10 +80,11 @@ class _Clusters:
         return [i for i in self.data.free if self.parent[i] == i]
 
     def merge(self, one: int, other: int) -> None:
-        """Join two clusters unless together they are too large."""
+        """Join two clusters unless together they are too large, or may not be in the same places."""
         first, second = sorted((self.root(one), self.root(other)))
         work, held = self.work[first] + self.work[second], self.held[first] + self.held[second]
-        if first != second and work <= self.most_work and held <= self.most_held:
+        same = self.data.allowed[first] == self.data.allowed[second]
+        if first != second and same and work <= self.most_work and held <= self.most_held:
             self.parent[second] = first
             self.work[first], self.held[first] = work, held
             self.count -= 1

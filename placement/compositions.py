@@ -83,7 +83,7 @@ class Compositions:
         count = len(shape.servers)
         if count not in self._server_seconds:
             free = replace(self._ideally(shape), groups=((),), ranks=1)
-            self._server_seconds[count] = self.bounds.server_seconds(free)
+            self._server_seconds[count] = self.bounds.server_seconds(free, self.bounds.rules.anywhere)
         return self._server_seconds[count]
 
     def _ideally(self, shape: Shape) -> Shape:

@@ -41,6 +41,9 @@ def _demands(options: SolveOptions) -> Iterator[Demand]:
     for field in ("pins", "table_pins"):
         for key, value in getattr(options, field).items():
             yield f"{field[:-1].replace('_', ' ')} {key}={value}", field, key
+    for field in ("forbids", "table_forbids"):
+        for key, what in getattr(options, field):
+            yield f"{field[:-1].replace('_', ' ')} {key}={what}", field, (key, what)
     for field in ("keep_together", "keep_apart"):
         for names in getattr(options, field):
             yield f"{field.replace('_', ' ')} {','.join(names)}", field, names
@@ -56,7 +59,7 @@ def dropped(options: SolveOptions, demand: Demand) -> SolveOptions:
     value = getattr(options, field)
     if field in {"pins", "table_pins"}:
         left: object = {key: tag for key, tag in value.items() if key != entry}
-    elif field in {"keep_together", "keep_apart"}:
+    elif isinstance(value, tuple):
         left = tuple(names for names in value if names != entry)
     else:
         left = 1 if field == "hogwild" else None

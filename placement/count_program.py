@@ -1,4 +1,4 @@
-"""The integer program of table sharding, (S1)-(S5), over counts of equal pieces.
+"""The integer program of table sharding, (S1)-(S6), over counts of equal pieces.
 
 Problem, sets and data: see ``sharding``. Variables: x_jp, how many pieces of class j (equal demand and bytes, no rules)
 are on server p; Z. A piece with rules is a class of its own. Coefficients are rounded down to 1e-7 of the best known
@@ -12,7 +12,8 @@ from math import floor
 
 from ortools.sat.python import cp_model
 
-from placement.shard_state import Piece, Sharding
+from placement.pieces import Piece
+from placement.shard_state import Sharding
 
 #: Units in which the best known load is counted.
 SCALE = 10**7
@@ -77,8 +78,14 @@ class CountProgram:
             self.model.add(held <= int(room[p])).with_name(f"(S3) {p}")
 
     def _rules(self) -> None:
-        """(S4) Pinned pieces are on their server; (S5) of tables kept apart, a server holds pieces of one only."""
+        """(S4) Pinned pieces are on their server; (S5) of tables kept apart, a server holds pieces of one only.
+
+        (S6) No piece is on a server that is forbidden.
+        """
         rules = self.state.rules
+        for j, members in enumerate(self.classes):
+            for p in self.state.barred(members[0]).nonzero()[0].tolist():
+                self.model.add(self.x[j, p] == 0).with_name(f"(S6) {members[0].key},{p}")
         for j, members in enumerate(self.classes):
             pinned = rules.server_of(table.name for table in members[0].tables)
             for p in self.servers if pinned is not None else ():
@@ -124,6 +131,7 @@ def classes_of(state: Sharding) -> list[list[Piece]]:
     for piece in state.pieces:
         if piece.key in state.at:
             ruled = any(table.name in state.rules.ruled for table in piece.tables)
-            kind = piece.key if ruled else (*state.demand(piece).tolist(), state.bytes_of(piece))
+            alike = (*state.demand(piece).tolist(), state.bytes_of(piece), *state.barred(piece).tolist())
+            kind = piece.key if ruled else alike
             classes.setdefault(kind, []).append(piece)
     return list(classes.values())

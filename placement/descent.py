@@ -142,7 +142,8 @@ class Descent:
         near = {self.loads.at[end] for end in ends if end != RANK}
         busy = self.loads.seconds.max(axis=0) if not self.value[0] else self.loads.total[MEMORY] - self.loads.room
         idle = busy[first:].argsort(kind="stable")[:IDLE] + first
-        return sorted({EVERYWHERE, *near, *idle.tolist()} - set(range(first)))
+        allowed = self.loads.allowed[unit[0]]
+        return sorted(({EVERYWHERE, *near, *idle.tolist()} & allowed) or allowed)
 
     def _place(self, unit: Unit) -> bool:
         """Move a unit to its best place; return whether that is another one."""

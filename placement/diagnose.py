@@ -1,13 +1,14 @@
 """Why nothing fits: the smallest statement that a user can act on.
 
-In this order: an item that no machine can hold (and the component that ties it together), pins that overfill a node,
-the sum of everything, and a sum that fits where no assignment does. What was not proven is said to be open.
+In this order: an item whose every tag is forbidden, one that no machine can hold (and the component that ties it
+together), pins that overfill a node, the sum of everything, and a sum that fits where no assignment does. What was not
+proven is said to be open.
 """
 
 from __future__ import annotations
 
 from placement.baselines import baselines
-from placement.errors import DoesNotFit, NothingFound, PlacementError
+from placement.errors import ConstraintsConflict, DoesNotFit, NothingFound, PlacementError
 from placement.group import GroupProblem
 from placement.loads import fixed_tally
 from placement.nets import Contracted
@@ -28,7 +29,18 @@ def no_fit(contracted: Contracted, proven: bool = True) -> PlacementError:
     proven : bool
         Whether the solver proved that there is none. Otherwise only what follows from sizes is called impossible.
     """
-    return _one_item(contracted) or _pinned(contracted) or _sum(contracted, proven)
+    return _barred(contracted) or _one_item(contracted) or _pinned(contracted) or _sum(contracted, proven)
+
+
+def _barred(contracted: Contracted) -> ConstraintsConflict | None:
+    problem = contracted.problem
+    for item in contracted.barred:
+        names, tags = ", ".join(item.ops), ", ".join(map(str, sorted(item.forbidden, key=str, reverse=True)))
+        why = "has no tag left" if item.fixed is None else f"is pinned or tied to {item.fixed!r}"
+        return ConstraintsConflict(
+            f"operator {names} {why} in groups of {problem.size} nodes: forbidden are {tags}", item.ops
+        )
+    return None
 
 
 def _room(problem: GroupProblem) -> list[float]:

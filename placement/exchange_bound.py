@@ -94,7 +94,9 @@ def least_cut(contracted: Contracted, items: list[float], nets: list[float]) -> 
     count, flow = len(items), max_flow.SimpleMaxFlow()
     source, sink, never = count, count + 1, 2 * SCALE
     for index, item in enumerate(contracted.items):
-        if item.fixed is None:
+        if item.fixed is None and DP in item.forbidden:
+            flow.add_arc_with_capacity(index, sink, never)
+        elif item.fixed is None:
             flow.add_arc_with_capacity(index, sink, int(items[index] / total * SCALE))
         else:
             flow.add_arc_with_capacity(*((source, index) if item.fixed == DP else (index, sink)), never)

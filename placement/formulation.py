@@ -29,8 +29,9 @@ Objective
     minimise Z; samples per second = R B / Z
 Constraints
     (1) ``_assign``       each item is DP or on exactly one node
-    (2) ``_pins``         pinned items, inputs and the loss have their tag; a component is one item
-    (3) ``_one_rank``     with R = 1, node 0 and DP are the same place: only DP is used
+    (2) ``_pins``         pinned items, inputs and the loss have their tag; a component is one item; a tag that is
+                          forbidden has no variable
+    (3) ``_assign``       with R = 1, node 0 and DP are the same place: only DP is used where it is allowed
     (4) ``_order_nodes``  of equal nodes a later one hosts an item only if the one before hosts an earlier item
     (5) ``_needs``        need and any follow the consumers
     (6) ``_cuts``         from_dp, far, own: a cut net is paid once per (tensor, place), in either direction
@@ -121,7 +122,6 @@ class Formulation:
         self.on: dict[tuple[int, int], Expr] = {}
         self._assign()
         self._pins()
-        self._one_rank()
         self._order_nodes()
         self.nets = [NetVariables(self, net, index) for index, net in enumerate(self.data.nets)]
         self.has_dp = self._has_dp()
@@ -145,16 +145,16 @@ class Formulation:
         return tuple(sorted(found, key=lambda row: row.node))
 
     def _assign(self) -> None:
-        """(1) Each item is DP or on exactly one node."""
-        for index, item in enumerate(self.data.items):
-            if item.fixed is not None:
-                continue
-            self.dp[index] = self.model.new_bool_var(f"dp[{item.name}]")
-            for row in self.rows:
-                if row.hosts:
-                    self.on[index, row.node] = self.model.new_bool_var(f"on[{item.name},{row.node}]")
-            places = [self.dp[index], *(self.on[index, row.node] for row in self.rows if row.hosts)]
-            self.model.add_exactly_one(places).with_name(f"(1) assign {item.name}")
+        """(1) Each item is DP or on exactly one node; (3) with one rank, on node 0 only where DP is forbidden."""
+        for index, allowed in self.data.allowed.items():
+            name = self.data.items[index].name
+            nodes = [row.node for row in self.rows if row.hosts and row.node in allowed]
+            places = [self.model.new_bool_var(f"on[{name},{node}]") for node in nodes]
+            self.on |= {(index, node): place for node, place in zip(nodes, places, strict=True)}
+            self.dp[index] = self.model.new_bool_var(f"dp[{name}]") if DP in allowed else 0
+            self.model.add_exactly_one([*places, *([self.dp[index]] if DP in allowed else [])]).with_name(
+                f"(1) assign {name}"
+            )
 
     def _pins(self) -> None:
         """(2) Pinned items have their tag."""
@@ -164,12 +164,6 @@ class Formulation:
                 if item.fixed != DP:
                     self.on[index, int(item.fixed)] = 1
 
-    def _one_rank(self) -> None:
-        """(3) With one rank, node 0 and DP are the same place."""
-        if self.ranks == 1:
-            for index in self.data.free:
-                self.model.add(self.on[index, 0] == 0).with_name(f"(3) one rank {index}")
-
     def _order_nodes(self) -> None:
         """(4) Of equal nodes a later one hosts an item only if the one before hosts an earlier item."""
         hosting = {row.node for row in self.rows if row.hosts}
@@ -178,8 +172,9 @@ class Formulation:
             if self.ranks == 1 and 0 in hosts:
                 hosts.remove(0)
             for before, node in pairwise(hosts):
-                for position, index in enumerate(self.data.free):
-                    earlier = sum(self.on[i, before] for i in self.data.free[:position])
+                open_ = [index for index in self.data.free if (index, node) in self.on]
+                for position, index in enumerate(open_):
+                    earlier = sum(self.on[i, before] for i in open_[:position])
                     self.model.add(self.on[index, node] <= earlier).with_name(f"(4) order {index},{node}")
 
     def is_on(self, item: int, node: int) -> Expr:
@@ -358,10 +353,9 @@ class Formulation:
         self.model.clear_hints()  # type: ignore[no-untyped-call]
         for index in self.data.free:
             tag = tags[self.data.items[index].ops[0]]
-            self.model.add_hint(self.dp[index], int(tag == DP))
-            for row in self.rows:
-                if row.hosts:
-                    self.model.add_hint(self.on[index, row.node], int(tag == row.node))
+            for place in self.data.allowed[index]:
+                if place == DP or (index, place) in self.on:
+                    self.model.add_hint(self._literal(index, place), int(tag == place))
 
     def exclude(self, tags: Mapping[str, Tag]) -> None:
         """Forbid one (canonical) placement, which was evaluated already."""
@@ -395,4 +389,4 @@ class Formulation:
     def _tag(self, solver: cp_model.CpSolver, index: int) -> Tag:
         if solver.value(self.dp[index]):
             return DP
-        return next(row.node for row in self.rows if row.hosts and solver.value(self.on[index, row.node]))
+        return next(row.node for row in self.rows if solver.value(self.is_on(index, row.node)))

@@ -92,6 +92,8 @@ class GroupProblem:
     open_codecs : Mapping of str to tuple of str
         Edges whose codec is open, with what they may take besides float32: the problem is then a relaxation of all the
         problems with one of these codecs for each (``wires``).
+    forbids : Mapping of str to set of Tag
+        Tags that operators may not have (see ``candidates.forbidden_tags``).
     """
 
     model: Model
@@ -108,6 +110,7 @@ class GroupProblem:
     sync_servers: tuple[Node, ...] = ()
     codecs: Mapping[str, str] = field(default_factory=dict)
     open_codecs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    forbids: Mapping[str, frozenset[Tag]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from placement.errors import DoesNotFit
+from placement.pieces import Piece
 from placement.plan import Shard, Span
-from placement.shard_state import Piece, Sharding
+from placement.shard_state import Sharding
 
 #: For each table its shards on the servers that are still there.
 Held = Mapping[str, Sequence[Shard]]
@@ -23,7 +25,10 @@ def kept(empty: Callable[[], Sharding], held: Held) -> Iterator[Sharding]:
     """
     moves = 0
     while True:
-        state = _restored(empty(), held)
+        try:
+            state = _restored(empty(), held)
+        except DoesNotFit:  # what is left of it leaves no room
+            return
         done = sum(1 for _ in range(moves) if move_one(state))
         yield state
         if done < moves:
@@ -52,6 +57,8 @@ def _parts(state: Sharding, piece: Piece, held: Held) -> list[tuple[Piece, int |
     if table.name in state.rules.whole or len(piece.tables) > 1:
         servers = {shard.server for t in piece.tables for shard in held.get(t.name, ())}
         return [(piece, servers.pop() if len(servers) == 1 else None)]
+    if state.rules.miscut(table.name, places, table.rows):
+        return [(piece, None)]
     found = [(s.columns, s.row_begin, s.row_end, s.server) for s in places]
     for span in dict.fromkeys(s.columns for s in places) if places else {None: None}:
         rows = sorted((s.row_begin, s.row_end) for s in places if s.columns == span)

@@ -108,7 +108,8 @@ class Contracted:
     @cached_property
     def items(self) -> tuple[Item, ...]:
         """All items in graph order."""
-        return tied(items_of(self.problem.model.graph, self.problem.pins), self.ties)
+        problem = self.problem
+        return tied(items_of(problem.model.graph, problem.pins, problem.forbids, problem.size), self.ties)
 
     @cached_property
     def item_of(self) -> Mapping[str, int]:
@@ -123,6 +124,28 @@ class Contracted:
     def free(self) -> tuple[int, ...]:
         """Items whose tag is open."""
         return tuple(index for index, item in enumerate(self.items) if item.fixed is None)
+
+    @cached_property
+    def allowed(self) -> Mapping[int, tuple[Tag, ...]]:
+        """Tags that each open item may have, DP first; with one rank node 0 is left out where DP, the same place, is not."""
+        found: dict[int, tuple[Tag, ...]] = {}
+        for i in self.free:
+            tags = [tag for tag in (DP, *range(self.problem.size)) if tag not in self.items[i].forbidden]
+            found[i] = tuple(tag for tag in tags if tag or self.problem.ranks > 1 or DP not in tags)
+        return found
+
+    @cached_property
+    def barred(self) -> tuple[Item, ...]:
+        """Items that may have no tag at all: there is no placement."""
+        pinned = [item for item in self.items if item.fixed is not None and item.fixed in item.forbidden]
+        return tuple(pinned + [self.items[i] for i, tags in self.allowed.items() if not tags])
+
+    def nearest(self, index: int, tag: Tag) -> Tag:
+        """Return a tag that an open item may have: the given one, else a node after it, else the first one."""
+        tags = self.allowed[index]
+        if tag == DP or (tag == 0 and self.problem.ranks == 1 and DP in tags):
+            return tags[0]
+        return next((other for other in tags if other != DP and other >= tag), tags[0])
 
     @cached_property
     def work(self) -> tuple[ItemWork, ...]:
@@ -173,6 +196,7 @@ class Contracted:
         """Nodes that may be exchanged for each other without changing anything, in order."""
         problem = self.problem
         special = {item.fixed for item in self.items if item.fixed not in (None, DP)}
+        forbidden = [(i, self.items[i].forbidden) for i in self.free if self.items[i].forbidden]
         servers = {link.node.host for link in problem.servers} | {node.host for node in problem.sync_servers}
         classes: dict[object, list[int]] = {}
         for index, node in enumerate(problem.nodes):
@@ -187,6 +211,7 @@ class Contracted:
                 index < problem.ranks,
                 node.host if node.host in servers and not problem.one_host else "",
                 index if unique else None,
+                tuple(i for i, tags in forbidden if index in tags),
             )
             classes.setdefault(kind, []).append(index)
         return tuple(tuple(members) for members in classes.values())
@@ -202,13 +227,13 @@ class Contracted:
 
     def canonical(self, tags: Mapping[str, Tag]) -> dict[str, Tag]:
         """Return an equal placement in which, of equal nodes, the first ones host the first items."""
-        renamed: dict[int, int] = {}
+        renamed: dict[Tag, Tag] = {}
         for members in self.node_classes:
             open_ = [tags[self.items[i].ops[0]] for i in self.free]
             used = [tag for tag in dict.fromkeys(open_) if tag != DP and tag in members]
             first = [node for node in members if node or self.problem.ranks > 1]
-            renamed.update({int(old): new for old, new in zip(used, first, strict=False)})
-        moved = {op for i in self.free for op in self.items[i].ops}
+            renamed.update(zip(used, first, strict=False))
+        moved = {op: self.nearest(i, 0) for i in self.free for op in self.items[i].ops}
         if self.problem.ranks == 1:
-            tags = {op: DP if tag == 0 and op in moved else tag for op, tag in tags.items()}
-        return {op: renamed[int(tag)] if tag != DP and op in moved else tag for op, tag in tags.items()}
+            tags = {op: moved[op] if tag == 0 and op in moved else tag for op, tag in tags.items()}
+        return {op: renamed.get(tag, tag) if op in moved else tag for op, tag in tags.items()}

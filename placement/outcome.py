@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cost_models.costs import CostTable
+from placement.candidates import forbidden_tags
 from placement.diagnose import no_fit
 from placement.errors import PlacementError
 from placement.evaluate import Evaluation, evaluate
@@ -156,9 +157,10 @@ def problems_of(
     load : (int, int)
         Samples per thread and step, threads per rank.
     options : SolveOptions
-        Pins by operator, sync settings, codecs that are decided.
+        Pins and what is forbidden by operator, sync settings, codecs that are decided.
     """
     links = server_links(model, load[0], shape.servers, shards, costs)
+    forbids = forbidden_tags(options.forbids, shape.groups, shape.ranks)
     return tuple(
         GroupProblem(
             model,
@@ -173,6 +175,7 @@ def problems_of(
             sync_of(options, len(shape.groups)),
             shape.sync_servers,
             options.codecs,
+            forbids=forbids,
         )
         for group in shape.groups
     )

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from placement.pieces import UNIT, Piece
 from placement.plan import Shard, Span
-from placement.shard_state import UNIT, Bools, Floats, Piece, Sharding
+from placement.shard_state import Bools, Floats, Sharding
 from problem.model import EmbeddingTable
 
 #: Steps of the bisection: the last one is below 0.1 % of the first interval.
@@ -63,7 +64,7 @@ def _fill(state: Sharding, level: float, cut: int) -> Sharding | None:
     for piece in state.prepared({}):
         if piece.tables[0].name in pour or not _fit(state, piece, level):
             left.append(piece.tables[0])
-            if piece.tables[0].name in state.rules.ruled:
+            if not state.cuttable(piece.tables[0]):
                 return None
     return state if all(_pour(state, table, level) for table in left) else None
 
@@ -77,7 +78,7 @@ def _cheapest_cuts(state: Sharding, count: int) -> frozenset[str]:
         each = float((state.each(table.name, 0 if state.widths(table) else table.dim) / fastest).max())
         return each / share if share else float("inf")
 
-    free = [table for table in state.model.tables if table.name not in state.rules.ruled]
+    free = [table for table in state.model.tables if state.cuttable(table)]
     return frozenset(table.name for table in sorted(free, key=charge)[:count])
 
 
@@ -107,6 +108,8 @@ def _pour(state: Sharding, table: EmbeddingTable, level: float) -> bool:
         begin += width
         if begin == table.dim:
             return True
+    if table.name in state.rules.no_rows:
+        return False
     return _pour_rows(state, table, None if begin == 0 else (begin, table.dim), level)
 
 
@@ -162,6 +165,7 @@ def _capacity(
     limits = np.full_like(spare, np.inf)
     np.divide(spare, work, out=limits, where=work > 0)
     limits[spare < 0] = 0.0
+    limits[state.barred(Piece((table,), 0, table.rows))] = 0.0
     memory = np.maximum(0, state.room - state.buffer(table, width)) // table.row_bytes(width)
     read = state.popularity(table)
     held = read.below(np.minimum(begin + memory, table.rows)) - float(read.below(begin))

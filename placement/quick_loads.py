@@ -46,6 +46,7 @@ class QuickLoads:
         self.capacity = capacities(self.problem)
         self.room = np.array([float(node.memory_bytes) for node in self.problem.nodes])
         self.items = item_loads(contracted)
+        self.allowed = {i: {EVERYWHERE if tag == DP else int(tag) for tag in t} for i, t in contracted.allowed.items()}
         self.reduced = sum(self._reduces(i) for i in range(len(self.at)))
         empty = self.problem.wires.empty_reduction().thread_seconds(self.problem.costs, self.ranks)
         self.empty_reduce = self.is_rank * empty / self.capacity[CORES]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 
 from cost_models.memory import resident_bytes
+from placement.demands import broken
 from placement.nets import Contracted
 from placement.plan import DP, Plan, Shard, Tag
 from placement.shapes import Shape, SolveOptions, sync_of
@@ -64,7 +64,7 @@ class Previous:
         Parameters
         ----------
         options : SolveOptions
-            What the user decided; ``pins`` by operator.
+            What the user decided; pins and what is forbidden by operator.
         rules : TableRules
             What the user demands of tables.
         nodes : sequence of Node
@@ -77,7 +77,6 @@ class Previous:
             (options.ranks, plan.ranks),
             (options.servers, len(plan.servers)),
             (options.sync_servers if len(plan.groups) > 1 else None, len(plan.sync_servers)),
-            *((tag, plan.tags[op]) for op, tag in options.pins.items()),
         )
         return (
             all(known.get(node.name) == node for node in used)
@@ -85,19 +84,7 @@ class Previous:
             and len(plan.groups) <= options.max_replicas
             and plan.elp <= (options.max_elp or plan.elp)
             and plan.sync == sync_of(options, len(plan.groups))
-            and self._keeps(rules)
-        )
-
-    def _keeps(self, rules: TableRules) -> bool:
-        """Whether the plan keeps rules of tables."""
-        at = {
-            table.name: {s.server for s in self.plan.shards if s.table == table.name}
-            for table in self.plan.model.tables
-        }
-        return (
-            all(at[table] == {server} for table, server in rules.pins.items())
-            and all(len(set().union(*(at[name] for name in tables))) == 1 for tables in rules.together)
-            and all(not at[a] & at[b] for tables in rules.apart for a, b in combinations(tables, 2))
+            and not broken(plan, options, rules)
         )
 
     @property
@@ -224,13 +211,14 @@ class Previous:
         return total
 
     def tags_for(self, contracted: Contracted) -> dict[str, Tag] | None:
-        """Return the earlier tags for a group, pins respected; None if a node of theirs is not in it."""
+        """Return the earlier tags for a group, what is pinned or forbidden respected; None if a node is not in it."""
         tags = {name: contracted.problem.pins.get(name, tag) for name, tag in self.plan.tags.items()}
         fixed = {op: item.fixed for item in contracted.items for op in item.ops if item.fixed is not None}
         tags = {name: fixed.get(name, tag) for name, tag in tags.items()}
         if any(tag != DP and int(tag) >= contracted.problem.size for tag in tags.values()):
             return None
-        return tags
+        near = {op: contracted.nearest(i, tags[op]) for i in contracted.free for op in contracted.items[i].ops}
+        return tags | near
 
     def like(self, contracted: Contracted, tags: dict[str, Tag]) -> dict[str, Tag]:
         """Return an equal placement in which equal nodes host what they hosted before, as far as they can."""

@@ -18,10 +18,10 @@ from dataclasses import replace
 from cost_models.sources import CostsFor, cost_source
 from placement.baselines import data_parallel
 from placement.bounds import Bounds, shares_machine
-from placement.candidates import resolve_pins
 from placement.compositions import Compositions
 from placement.compression import solve_coded
 from placement.conflict import answered
+from placement.demands import checked, resolved
 from placement.errors import ConstraintsConflict, DoesNotFit, PlacementError
 from placement.evaluate import Evaluation, evaluate
 from placement.group import GroupProblem
@@ -45,7 +45,6 @@ from placement.result import PlacementResult
 from placement.shapes import Shape, Shapes, SolveOptions, default_threads, usable
 from placement.sharding import ShardingOptions, shard_tables
 from placement.solve import PRECISION, GroupSolution, limits_of, proves, solve_group
-from placement.table_rules import resolve_rules
 from placement.wires import Wires
 from problem.cluster import Cluster
 from problem.errors import BadInput
@@ -109,9 +108,8 @@ class _Search:
     ) -> None:
         self.model, self.began, self.news = model, time.monotonic(), news
         self.deadline = self.began + options.time_limit_seconds
-        self.options = replace(options, pins=resolve_pins(model.graph, options.pins))
+        self.options, self.rules = resolved(model, cluster, options)
         self.offers = offers_of(model, options)
-        self.rules = resolve_rules(model, options.table_pins, options.keep_together, options.keep_apart)
         trainers = [node for node in usable(cluster) if node.may_train]
         if not trainers or not len(model.graph):
             raise BadInput(
@@ -137,6 +135,7 @@ class _Search:
             all_used=options.servers is None,
             rules=self.rules,
             wires=Wires(model.graph, self.batch, options.codecs, self.offers),
+            forbids=self.options.forbids,
         )
         self.shapes = Shapes(
             model, cluster, self.costs, self.options, self.batch, self.hogwild, self.rules, self.previous
@@ -204,8 +203,9 @@ class _Search:
         except (DoesNotFit, ConstraintsConflict):  # told when the shape is solved
             return
         found = Solved(shape, shards, self._problems(shape, shards), 0.0)
-        first = data_parallel(Contracted(found.problems[0]))
-        self._offer(found, distinct(found.problems), first.name, first.tags, first.evaluation)
+        if not (data := Contracted(found.problems[0])).barred:  # told when the shape is solved
+            first = data_parallel(data)
+            self._offer(found, distinct(found.problems), first.name, first.tags, first.evaluation)
         self._keep(found)
 
     def _look(self, shape: Shape) -> list[Shape]:
@@ -384,7 +384,7 @@ class _Search:
         evaluation = evaluate(replace(best.problems[0], codecs=best.codecs), best.tags or {})
         return PlacementResult(
             status="optimal" if open_ <= gap else "feasible",
-            plan=plan_of(best, self.model, self.batch, self.hogwild, self.options),
+            plan=checked(plan_of(best, self.model, self.batch, self.hogwild, self.options), self.options, self.rules),
             costs=self.costs,
             objective=best.value,
             bound=bound,

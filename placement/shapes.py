@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from cost_models.costs import CostTable
+from placement.candidates import Forbid
 from placement.guard import Guard
 from placement.plan import DP, Plan, Sync, Tag
-from placement.table_rules import NO_RULES, TableRules, check_count
+from placement.table_rules import NO_RULES, TableForbid, TableRules, check_count
 from problem.cluster import Cluster, Node
 from problem.errors import BadInput
 from problem.model import Model
@@ -50,8 +51,13 @@ class SolveOptions:
         Number of embedding and of sync servers (None: chosen).
     pins : Mapping of str to Tag
         Tags of operators, components or patterns.
+    forbids : tuple of (str, Tag or str)
+        Operators, components or patterns, and what they may not have: a tag, ``mp`` (any node), a kind of machine.
     table_pins : Mapping of str to int
         Number of the embedding server of tables or patterns of tables; a pinned table is not cut.
+    table_forbids : tuple of (str, int or str)
+        Tables or patterns, and what they may not have: an embedding server, by number or kind of machine, or a kind of
+        shard, ``row`` or ``column``.
     keep_together, keep_apart : tuples of tuples of str
         Sets of tables or patterns: whole on one server; never two with rows on one server.
     sync_algorithm, sync_mode, sync_gap : str, str, int
@@ -84,7 +90,9 @@ class SolveOptions:
     servers: int | None = None
     sync_servers: int | None = None
     pins: Mapping[str, Tag] = field(default_factory=dict)
+    forbids: tuple[Forbid, ...] = ()
     table_pins: Mapping[str, int] = field(default_factory=dict)
+    table_forbids: tuple[TableForbid, ...] = ()
     keep_together: tuple[tuple[str, ...], ...] = ()
     keep_apart: tuple[tuple[str, ...], ...] = ()
     sync_algorithm: Literal["easgd", "ma", "bmuf", "push"] = "easgd"

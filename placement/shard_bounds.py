@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from placement.shard_state import UNIT, Floats, Ints, Sharding, whole_piece
+from placement.pieces import UNIT, whole_piece
+from placement.shard_state import Floats, Ints, Sharding
+from placement.table_rules import confined
 
 #: Levels that a curve holds at most; where there are more, only the first shards of each table count.
 MOST_LEVELS = 10**6
@@ -114,7 +116,7 @@ def _cut_seconds(state: Sharding, needs: TableNeeds) -> list[float]:
 
 
 def _ruled_seconds(state: Sharding) -> list[float]:
-    """Seconds that servers need at least for what is pinned to them, and the fastest one for what stays together."""
+    """Seconds that servers need at least for what must be on them, and the fastest one for what stays together."""
     pinned, fastest = np.zeros_like(state.load), state.rates.max(axis=0)
     table = state.model.table
     for name in state.rules.whole:
@@ -122,7 +124,13 @@ def _ruled_seconds(state: Sharding) -> list[float]:
         if server is not None and server < len(state.nodes):
             pinned[server] += state.demand(whole_piece(table[name]))
     together = [sum(state.demand(whole_piece(table[n])) for n in unit) / fastest for unit in state.rules.together]
-    return [float(np.max(part)) for part in (pinned / state.rates, *together)]
+    here = confined(state.rules, state.nodes) if state.rules.forbidden else {}
+    left = [
+        sum(state.demand(whole_piece(table[n])) for n in names) / state.rates[~np.array(barred)].sum(axis=0)
+        for barred, names in here.items()
+        if not all(barred)
+    ]
+    return [float(np.max(part)) for part in (pinned / state.rates, *together, *left)]
 
 
 def packing_bound(sizes: list[float], bins: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,11 +18,11 @@ import numpy.typing as npt
 from cost_models.costs import CostTable
 from cost_models.memory import ids_bytes, pooled_bytes, request_tensors, shard_in_flight_bytes
 from placement.errors import DoesNotFit
-from placement.plan import Shard, Span
+from placement.pieces import UNIT, Piece, whole_piece
+from placement.plan import Shard
 from placement.shares import shard_cost
 from placement.table_rules import TableRules, check_room
 from problem.cluster import Node
-from problem.graph import FLOAT_BYTES
 from problem.model import EmbeddingTable, Model
 from problem.popularity import Mixture, popularity
 
@@ -31,49 +31,6 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 #: What shards ask for, (4,) each; the server does not matter.
 Demands = dict[Shard, Floats]
-
-
-#: Narrowest strip that columns are cut into: 64 bytes, a cache line, as rows are read at random.
-UNIT = 64 // FLOAT_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a table that is placed as one, or several tables that are kept together, whole.
-
-    Parameters
-    ----------
-    tables : tuple of EmbeddingTable
-        The tables.
-    begin, end : int
-        Rows of the only table; all of them where there are several.
-    columns : tuple of int or None
-        Columns, begin and end; None: all.
-    number : int
-        Tells the pieces of a table apart.
-    """
-
-    tables: tuple[EmbeddingTable, ...]
-    begin: int
-    end: int
-    columns: Span | None = None
-    number: int = 0
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """First table and number."""
-        return self.tables[0].name, self.number
-
-    def shards(self, server: int) -> tuple[Shard, ...]:
-        """Return the shards that it is on a server."""
-        if len(self.tables) == 1:
-            return (Shard(self.tables[0].name, server, self.begin, self.end, self.columns),)
-        return tuple(Shard(table.name, server, 0, table.rows) for table in self.tables)
-
-
-def whole_piece(*tables: EmbeddingTable) -> Piece:
-    """Return the piece of a whole table, or of several that are kept together."""
-    return Piece(tables, 0, tables[0].rows)
 
 
 class Sharding:
@@ -128,6 +85,7 @@ class Sharding:
         self._popularity: dict[str, Mixture] = {}
         self.pieces: list[Piece] = []
         self.held: dict[str, Counter[int]] = {}  # pieces of each table that is kept apart, by server
+        self._barred: dict[tuple[str, ...], Bools] = {}
 
     # ---- what a piece asks for
 
@@ -198,18 +156,36 @@ class Sharding:
 
     def widths(self, table: EmbeddingTable) -> range:
         """Return the widths that a strip of a table may have, below all its columns; none where columns are not cut."""
-        return range(UNIT, table.dim - UNIT + 1, UNIT) if self.columns else range(0)
+        return range(UNIT, table.dim - UNIT + 1, UNIT) if self._by_columns(table) else range(0)
+
+    def _by_columns(self, table: EmbeddingTable) -> bool:
+        """Whether a table is cut by columns rather than by rows: if its rows may not be cut, in any case."""
+        name = table.name
+        return (self.columns or name in self.rules.no_rows) and name not in self.rules.no_columns
+
+    def cuttable(self, table: EmbeddingTable) -> bool:
+        """Whether a table may be cut for balance."""
+        return table.name not in self.rules.ruled and (table.name not in self.rules.no_rows or bool(self.widths(table)))
 
     def allowed(self, piece: Piece) -> Bools:
         """Return (server,) where the rules allow a piece."""
         names = [table.name for table in piece.tables]
         server = self.rules.server_of(names)
-        mask = np.ones(len(self.nodes), dtype=bool) if server is None else np.arange(len(self.nodes)) == server
+        mask = ~self.barred(piece)
+        if server is not None:
+            mask &= np.arange(len(self.nodes)) == server
         for apart in self.rules.apart:
             if any(name in apart for name in names):
                 others = (self.held.get(name, Counter[int]()) for name in apart if name not in names)
                 mask[[server for held in others for server, count in held.items() if count]] = False
         return mask
+
+    def barred(self, piece: Piece) -> Bools:
+        """Return (server,) where it is forbidden that a piece is, whatever else is there."""
+        names = tuple(table.name for table in piece.tables)
+        if names not in self._barred:
+            self._barred[names] = np.array(self.rules.barred(names, self.nodes), dtype=bool)
+        return self._barred[names]
 
     # ---- placing
 
@@ -226,7 +202,7 @@ class Sharding:
             piece
             for table, unit in zip(self.model.tables, units, strict=True)
             if unit[0] == table
-            for piece in self.pieces_of(unit, 1 if table.name in self.rules.ruled else parts.get(table.name, 1))
+            for piece in self.pieces_of(unit, parts.get(table.name, 1) if self.cuttable(table) else 1)
         ]
         mean, largest = self.rates.mean(axis=0), int(self.room.max(initial=0))
         return sorted(self.pieces, key=lambda p: self._order(p, mean, largest))
@@ -244,7 +220,9 @@ class Sharding:
         table = tables[0]
         if parts == 1:
             return [whole_piece(*tables)]
-        if self.columns and table.dim >= parts * UNIT:
+        if table.name in self.rules.no_rows:
+            parts = min(parts, table.dim // UNIT)
+        if self._by_columns(table) and table.dim >= parts * UNIT:
             cuts = [table.dim * i // parts // UNIT * UNIT for i in range(parts)]
             return [Piece(tables, 0, table.rows, span, i) for i, span in enumerate(pairwise([*cuts, table.dim]))]
         read = self.popularity(table)
@@ -254,12 +232,12 @@ class Sharding:
     def _check(self) -> None:
         if self.rules:
             size_of = {t.name: self.bytes_of(whole_piece(t)) for t in self.model.tables}
-            check_room(self.rules, self.model, size_of, [node.memory_bytes for node in self.nodes])
+            check_room(self.rules, self.model, size_of, self.nodes)
 
     def _order(self, piece: Piece, mean: Floats, largest: int) -> tuple[int, bool, float, int]:
         """Pinned pieces come first, then others with rules, then those that must be cut, then by falling load and size."""
         names, size = [table.name for table in piece.tables], self.bytes_of(piece)
-        ruled = any(name in self.rules.ruled for name in names)
+        ruled = any(name in self.rules.ruled or name in self.rules.forbidden for name in names)
         rank = 0 if self.rules.server_of(names) is not None else 1 if ruled else 2
         return rank, size <= largest, -float((self.demand(piece) / mean).max()), -size
 
@@ -302,6 +280,8 @@ class Sharding:
             self.refuse_whole(piece)
         if piece.columns is None and self.widths(table) and self._cut_columns(piece):
             return
+        if table.name in self.rules.no_rows:
+            self.refuse(table, "even split by columns")
         width = table.dim if piece.columns is None else piece.columns[1] - piece.columns[0]
         row = table.row_bytes(width)
         capacity = np.maximum(0, self.room - self.buffer(table, width)) // row * self.allowed(piece)
@@ -334,11 +314,11 @@ class Sharding:
             Piece((self.model.table[shard.table],), shard.row_begin, shard.row_end, shard.columns), shard.server, 1
         )
 
-    def refuse(self, table: EmbeddingTable) -> None:
+    def refuse(self, table: EmbeddingTable, how: str = "even split by rows") -> None:
         """Say that a table finds no room, with its size and the largest server."""
         size = self.bytes_of(whole_piece(table))
         raise DoesNotFit(
-            f"table {table.name!r} ({size:,} bytes with optimizer state and buffers), even split by rows,",
+            f"table {table.name!r} ({size:,} bytes with optimizer state and buffers), {how},",
             self._where(),
             sum(self.bytes_of(whole_piece(other)) for other in self.model.tables),
             sum(node.memory_bytes for node in self.nodes),

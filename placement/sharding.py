@@ -9,14 +9,16 @@ features that read them; servers p with their rates. A range of rows takes its s
 all ids, and answers with whole pooled tensors. A strip of columns takes its share of the columns, all ids, and answers with
 its columns; row-wise state is held once more. Variables: x_jp, how many of a class of equal tables are on p.
 Objective: minimise Z. Constraints: (S1) each table is placed; (S2) each resource of p takes at most Z; (S3) memory;
-(S4) a pinned table is on its server; (S5) tables kept apart share no server; tables kept together are one piece.
+(S4) a pinned table is on its server; (S5) tables kept apart share no server; (S6) none is on a server that is forbidden;
+tables kept together are one piece.
 
 A table stays whole unless no server has room for it (then its rows are cut in proportion to the room there is), or
-unless cutting balances the work of the servers better. Longest processing time first gives a start, moves improve it, and
-the integer program (``count_program``) closes what is left, where it is small enough; equal pieces are counted, not
+unless cutting balances the work of the servers better. Longest processing time first gives a start, moves improve it,
+and the integer program (``count_program``) closes what is left, where it is small enough; equal pieces are counted, not
 named. For balance, equal tables are wrapped around as seldom as asked (``cuts``); others are cut into fair shares, or
 poured into what whole tables leave below a common level (``pouring``): once by rows, once by columns as far as whole
-cache lines of columns go. What scores best is taken. Tables with rules (``table_rules``) are not cut for balance.
+cache lines of columns go. What scores best is taken. Tables that are pinned, kept together or apart (``table_rules``)
+are not cut for balance; one whose rows may not be cut is cut by columns, and the reverse.
 
 The bound (``shard_bounds``) holds for every sharding by tables, rows and columns: work and memory traffic spread perfectly;
 what is pinned or kept together; at each level as many shards as tables then need, each with what it costs by itself; and a
@@ -28,6 +30,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil
@@ -37,10 +40,11 @@ from placement.count_program import CountProgram, classes_of
 from placement.cuts import fewest_cuts
 from placement.errors import DoesNotFit
 from placement.keeping import Held, kept, move_one
+from placement.pieces import UNIT
 from placement.plan import Shard
 from placement.pouring import poured
 from placement.shard_bounds import sharding_bound
-from placement.shard_state import UNIT, Demands, Floats, Sharding
+from placement.shard_state import Demands, Floats, Sharding
 from placement.table_rules import NO_RULES, TableRules
 from problem.cluster import Node
 from problem.model import EmbeddingTable, Model
@@ -154,6 +158,9 @@ def shard_tables(
     chosen = options or ShardingOptions()
 
     known: Demands = {}
+    rules = chosen.rules
+    if not chosen.column_splits and rules.no_rows:
+        rules = replace(rules, no_columns=frozenset(model.table))
 
     def make(columns: bool) -> Sharding:
         return Sharding(
@@ -163,7 +170,7 @@ def shard_tables(
             costs,
             chosen.sessions,
             local=chosen.local,
-            rules=chosen.rules,
+            rules=rules,
             row_splits=chosen.row_splits,
             columns=columns,
             known=known,
@@ -207,7 +214,8 @@ def _cut_for_balance(
     """Return shardings that are cut in one direction: into fair shares, and poured to a level."""
     found = []
     if time.monotonic() < options.deadline:
-        found.append(_filled(empty(), _parts(empty()), bound, replace(options, deterministic_seconds=0.0))[0])
+        with suppress(DoesNotFit):  # fair shares need not fill servers as well as the first sharding does
+            found.append(_filled(empty(), _parts(empty()), bound, replace(options, deterministic_seconds=0.0))[0])
     most = min(state.seconds for state in (*tried, *found))
     level = poured(empty, bound, most, GOOD_GAP, options.deadline)
     return found + ([level] if level is not None else [])

@@ -161,6 +161,8 @@ def solve_group(
     GroupSolution
         Never worse than the best baseline that fits.
     """
+    if contracted.barred:
+        return GroupSolution(bound_seconds=float("inf"))
     if not proves(contracted):
         return _solve_large(contracted, limits, floor_seconds, start)
     codecs = contracted.problem.codecs
@@ -255,7 +257,7 @@ def _neighbours(contracted: Contracted, tags: Mapping[str, Tag]) -> Iterator[dic
     choices: list[Tag] = [DP, *sorted(nodes)]
     for index in contracted.free:
         for tag in choices:
-            if tags[contracted.items[index].ops[0]] != tag:
+            if tag in contracted.allowed[index] and tags[contracted.items[index].ops[0]] != tag:
                 yield {**tags, **dict.fromkeys(contracted.items[index].ops, tag)}
 
 

@@ -85,7 +85,8 @@ def random_group(seed: int) -> GroupProblem:
     """A random group of up to 7 operators and 3 nodes.
 
     Among the draws: unlike nodes, one host or several, memory that binds, components, pins, one or more ranks, one or
-    many threads, two groups with sync servers, embedding servers with a split table, costs over six orders of magnitude.
+    many threads, two groups with sync servers, embedding servers with a split table, costs over six orders of magnitude,
+    forbidden tags.
     """
     draw = random.Random(seed)
     model = _random_model(draw)
@@ -108,6 +109,7 @@ def random_group(seed: int) -> GroupProblem:
         groups=groups,
         sync=Sync("background", gap=draw.choice([1, 4])) if groups > 1 else None,
         sync_servers=(node("sync0"), node("sync1")) if groups > 1 else (),
+        forbids=_random_forbids(draw, model, count),
     )
 
 
@@ -176,6 +178,16 @@ def _random_pins(draw: random.Random, model: Model, count: int) -> dict[str, Tag
     return {draw.choice(open_): draw.choice([DP, draw.randrange(count)])}
 
 
+def _random_forbids(draw: random.Random, model: Model, count: int) -> dict[str, frozenset[Tag]]:
+    """Tags that some operators may not have; now and then all of them."""
+    found: dict[str, frozenset[Tag]] = {}
+    for op in model.graph:
+        if op.kind is Kind.CONCAT and draw.random() < 0.15:
+            tags: list[Tag] = [DP, *range(count)]
+            found[op.name] = frozenset(draw.sample(tags, draw.randint(1, draw.choice([count, count, count + 1]))))
+    return found
+
+
 def exhaustive(problem: GroupProblem) -> tuple[float, dict[str, Tag] | None]:
     """Try every placement; return the shortest step and its tags (infinite and None if nothing fits)."""
     contracted = Contracted(problem)
@@ -184,6 +196,8 @@ def exhaustive(problem: GroupProblem) -> tuple[float, dict[str, Tag] | None]:
     best: tuple[float, dict[str, Tag] | None] = (float("inf"), None)
     for choice in product((DP, *range(problem.size)), repeat=len(free)):
         tags = tags_of(contracted.items, fixed | dict(zip(free, choice, strict=True)))
+        if any(tags[op] in forbidden for op, forbidden in problem.forbids.items()):
+            continue
         value = evaluate(problem, tags)
         if value.fits and value.seconds < best[0]:
             best = (value.seconds, tags)

@@ -57,6 +57,10 @@ def command(
     max_elp: Annotated[int | None, typer.Option(min=1, help="Most batch * threads * ranks * groups.")] = None,
     max_rows: Annotated[int | None, typer.Option(min=1, help="Cap the rows of every table (ids are hashed).")] = None,
     pin: Annotated[list[str] | None, typer.Option(help="OPERATOR=TAG: dp, or the index of a node. Repeatable.")] = None,
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option(help="OPERATOR=WHAT: dp, mp, the index of a node, or a kind of machine. Repeatable."),
+    ] = None,
     codec: Annotated[
         list[str] | None,
         typer.Option(help="EDGE=CODEC, EDGE an operator, pooled, push, allreduce or exchange; or auto[:LIST]: choose."),
@@ -66,6 +70,9 @@ def command(
     ] = None,
     table_pin: Annotated[
         list[str] | None, typer.Option(help="TABLE=SERVER: a table whole on that embedding server. Repeatable.")
+    ] = None,
+    table_forbid: Annotated[
+        list[str] | None, typer.Option(help="TABLE=WHAT: a server, a kind of machine, row or column. Repeatable.")
     ] = None,
     keep_together: Annotated[
         list[str] | None, typer.Option(help="TABLE,TABLE: tables whole on one embedding server. Repeatable.")
@@ -112,6 +119,8 @@ def command(
         max_replicas=max_replicas,
         max_elp=max_elp,
         pins=dict(_pin(text) for text in pin or ()),
+        forbids=tuple(_forbid("--forbid", text) for text in forbid or ()),
+        table_forbids=tuple(_forbid("--table-forbid", text) for text in table_forbid or ()),
         table_pins=dict(_table_pin(text) for text in table_pin or ()),
         keep_together=tuple(tuple(text.split(",")) for text in keep_together or ()),
         keep_apart=tuple(tuple(text.split(",")) for text in keep_apart or ()),
@@ -158,6 +167,15 @@ def _pin(text: str) -> tuple[str, Tag]:
     if not found or not name or not (tag == "dp" or tag.isdecimal()):
         raise BadInput("solve", "--pin", text, "OPERATOR=dp or OPERATOR=NODE, a node's index in its group")
     return name, "dp" if tag == "dp" else int(tag)
+
+
+def _forbid(option: str, text: str) -> tuple[str, str | int]:
+    """Read ``NAME=WHAT``; names may hold '='. What is no number is checked against model and cluster."""
+    name, found, what = text.rpartition("=")
+    if not found or not name or not what:
+        allowed = "OPERATOR=dp, =mp, =NODE" if option == "--forbid" else "TABLE=SERVER, =row, =column"
+        raise BadInput("solve", option, text, f"{allowed} or =KIND, a kind of machine of the cluster")
+    return name, int(what) if what.isdecimal() else what
 
 
 def _codecs(texts: list[str], model: Model, quality_loss: float | None) -> tuple[dict[str, str], Guard | None]:

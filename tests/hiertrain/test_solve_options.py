@@ -40,7 +40,28 @@ def load_tables():
     return load_model("demo").tables
 
 
-@pytest.mark.parametrize("option", [("--table-pin", "x"), ("--table-pin", "x=one"), ("--lost-node", "nobody")])
+def test_what_is_forbidden_is_in_no_plan(tmp_path: Path) -> None:
+    """No top layer is data-parallel, a table is not on server 0, and a kind of machine that is not there is refused."""
+    plan, table = tmp_path / "plan.json", load_tables()[0].name
+    forbidden = ("--forbid", "top_*=dp", "--table-forbid", f"{table}=0", "--table-forbid", "*=row")
+    done = _solve(*forbidden, "--group-size", "2", "--out", str(plan))
+    assert done.exit_code == 0, done.output
+    found = load_plan(plan).plan
+    assert all(tag != "dp" for name, tag in found.tags.items() if name.startswith("top_"))
+    assert 0 not in {shard.server for shard in found.shards if shard.table == table}
+    assert "kind of" in _solve("--forbid", "top_0=gpu").output
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--table-pin", "x"),
+        ("--table-pin", "x=one"),
+        ("--forbid", "top_0"),
+        ("--table-forbid", "=1"),
+        ("--lost-node", "nobody"),
+    ],
+)
 def test_bad_values_are_named(option: tuple[str, str]) -> None:
     """A value that cannot be read, or a machine that the cluster lacks, is bad input that names the option."""
     done = _solve(*option)

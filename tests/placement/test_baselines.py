@@ -28,7 +28,7 @@ def _chain(seconds: list[float], count: int) -> Contracted:
 
 
 def test_all_baselines_respect_pins_and_components() -> None:
-    """On random groups every baseline keeps pins and components."""
+    """On random groups every baseline keeps pins and components, and has no tag that is forbidden."""
     for seed in range(60):
         data = Contracted(random_group(seed))
         for baseline in baselines(data):
@@ -36,6 +36,7 @@ def test_all_baselines_respect_pins_and_components() -> None:
                 tags = {baseline.tags[op] for op in item.ops}
                 assert len(tags) == 1
                 assert item.fixed is None or tags == {item.fixed}
+                assert not tags & item.forbidden
 
 
 def test_greedy_balances_by_cost() -> None:

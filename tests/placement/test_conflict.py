@@ -70,6 +70,31 @@ SERVERS = nodes(6)
         (_chain(8, 8, 1), MACHINES, {"pins": {"op2": 0}, "group_size": 1}, ("group size 1",)),
         (_chain(8, 8, 1), MACHINES, {"pins": {"op*": 1}}, ("pin op*=1",)),
         (
+            _chain(8, 8, 1),
+            MACHINES,
+            {"forbids": (("op0", "mp"), ("op2", 1), ("op1", "mp")), "pins": {"op2": 0}},
+            ("forbid op1=mp",),  # 8 GB on every rank leave no room for the other 8
+        ),
+        (_chain(8, 8, 1), MACHINES, {"forbids": (("op0", "tiny"), ("op1", "dp"))}, ("forbid op0=tiny",)),
+        (
+            _chain(1, 1),
+            MACHINES,
+            {"forbids": (("op*", 0), ("op0", "dp"), ("op1", 1)), "group_size": 1},
+            ("forbid op*=0", "forbid op0=dp", "group size 1"),
+        ),
+        (
+            _tables(3),
+            SERVERS,
+            {"table_pins": {"t0": 1}, "table_forbids": (("t1", 0), ("t[0]", 1)), "servers": 2},
+            ("table pin t0=1", "table forbid t[0]=1"),
+        ),
+        (
+            _tables(3),
+            SERVERS,
+            {"table_forbids": (("t1", 0), ("t1", 1), ("t2", "tiny")), "servers": 2},
+            ("table forbid t2=tiny",),
+        ),
+        (
             _tables(3),
             SERVERS,
             {"keep_together": (("t0", "t1"),), "keep_apart": (("t0", "t2"),)},
@@ -104,7 +129,9 @@ def test_no_pin_is_blamed_where_machines_are_too_small() -> None:
 
 ALL = SolveOptions(
     pins={"a": 0, "b": "dp"},
+    forbids=(("a", 1), ("a", "dp"), ("b", "mp")),
     table_pins={"t": 1},
+    table_forbids=(("t", 0), ("t", "row")),
     keep_together=(("t", "u"),),
     keep_apart=(("v", "w"), ("t", "v")),
     group_size=3,

@@ -37,7 +37,7 @@ def test_exhaustive_search_equals_the_integer_program(decade: int) -> None:
 
 
 def test_random_groups_cover_what_they_must() -> None:
-    """Among the random groups are memory limits, components, pins, unlike nodes, one host, several groups and MP optima."""
+    """Memory limits, components, pins, unlike nodes, one host, several groups, MP and forbidden optima: all are drawn."""
     problems = [random_group(seed) for seed in range(250)]
     assert any(len({n.cores for n in p.nodes}) > 1 for p in problems)
     assert any(p.pins for p in problems)
@@ -46,6 +46,9 @@ def test_random_groups_cover_what_they_must() -> None:
     assert any(p.groups > 1 for p in problems)
     assert any(p.split_tables for p in problems)
     assert sum(exhaustive(p)[0] == float("inf") for p in problems[:100]) > 3
+    forbidden = [p for p in problems[:100] if p.forbids]
+    best = {id(p): exhaustive(replace(p, forbids={}))[1] or {} for p in forbidden}
+    assert sum(any(best[id(p)].get(op) in tags for op, tags in p.forbids.items()) for p in forbidden) > 10
     tags = [solve_group(Contracted(p)).tags or {} for p in problems[:60]]
     assert sum(any(tag != DP for tag in found.values()) for found in tags) > 15
 
@@ -173,14 +176,17 @@ def test_an_idle_node_more_never_hurts() -> None:
         assert after.seconds <= before.seconds * (1 + SAME)
 
 
-def test_components_stay_together_and_pins_hold() -> None:
-    """Every placement that is returned respects components and pins."""
+@pytest.mark.parametrize("most_items", [200, 0])
+def test_components_stay_together_and_pins_hold(most_items: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every placement respects components, pins and what is forbidden; so do those of local search alone."""
+    monkeypatch.setattr("placement.solve.MOST_ITEMS", most_items)
     for seed in range(60):
         problem = random_group(seed)
         found: GroupSolution = solve_group(Contracted(problem))
         for op in problem.model.graph if found.tags else ():
             if op.name in problem.pins:
                 assert found.tags[op.name] == problem.pins[op.name]
+            assert found.tags.get(op.name) not in problem.forbids.get(op.name, ()), seed
             mates = [o.name for o in problem.model.graph if op.component and o.component == op.component]
             assert len({str(found.tags[name]) for name in mates}) <= 1
 

@@ -1,4 +1,4 @@
-"""Pins, keep-together and keep-apart of tables: kept in every plan, refused by name where they contradict."""
+"""Pins, keep-together, keep-apart and what is forbidden of tables: kept in every plan, refused where they contradict."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cost_models.costs import CostTable, PhaseCost, TableCost
 from cost_models.roofline import roofline_costs
+from placement.demands import broken
 from placement.errors import ConstraintsConflict, DoesNotFit
 from placement.plan import Shard
 from placement.search import solve
@@ -60,9 +61,12 @@ def test_drawn_rules_are_kept(data: st.DataObject) -> None:
     names = st.lists(st.sampled_from(list(model.table)), min_size=2, max_size=3, unique=True)
     pins = data.draw(st.dictionaries(st.sampled_from(list(model.table)), st.integers(0, servers - 1), max_size=2))
     together, apart = data.draw(st.lists(names, max_size=2)), data.draw(st.lists(names, max_size=1))
+    what = st.sampled_from(["row", "column", *range(servers)])
+    forbids = data.draw(st.lists(st.tuples(st.sampled_from(list(model.table)), what), max_size=4))
+    memory = data.draw(st.sampled_from([10**9, 90_000, 200_000]))
     try:
-        rules = resolve_rules(model, pins, together, apart)
-        found = _shard(model, servers, rules)
+        rules = resolve_rules(model, pins, together, apart, forbids)
+        found = _shard(model, servers, rules, memory)
     except (ConstraintsConflict, DoesNotFit):
         assume(False)
         return
@@ -73,19 +77,28 @@ def test_drawn_rules_are_kept(data: st.DataObject) -> None:
     for tables in apart:
         held = [server for table in tables for server in sorted(_servers(found.shards, table))]
         assert len(held) == len(set(held))
+    for table, forbidden in forbids:
+        shards = [shard for shard in found.shards if shard.table == table and shard.rows]
+        assert all(shard.server != forbidden for shard in shards)
+        assert forbidden != "row" or all(shard.rows == model.table[table].rows for shard in shards)
+        assert forbidden != "column" or all(shard.columns is None for shard in shards)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_exhaustive_search_with_rules(seed: int) -> None:
     """On small instances of whole tables the sharding with rules is the best of all assignments that keep them."""
     model, servers = _model(6), 3
-    rules = resolve_rules(model, {"t1": seed % 3}, [("t0", "t3")], [("t3", "t5")])
+    forbids = [("t2", (seed + 1) % 3), ("t4", seed % 2), ("t0", 2)] if seed % 2 else []
+    rules = resolve_rules(model, {"t1": seed % 3}, [("t0", "t3")], [("t3", "t5")], forbids)
     work = {f"t{i}": float(1 + (seed * 5 + i * i * 3) % 11) for i in range(6)}
     costs = CostTable(1, {}, {t: TableCost(PhaseCost(c), PhaseCost()) for t, c in work.items()}, kind="tiny")
     best = min(
         max(sum(work[f"t{i}"] for i, at in enumerate(choice) if at == p) / 4 for p in range(servers))
         for choice in product(range(servers), repeat=6)
-        if choice[1] == seed % 3 and choice[0] == choice[3] and choice[3] != choice[5]
+        if choice[1] == seed % 3
+        and choice[0] == choice[3]
+        and choice[3] != choice[5]
+        and all(choice[int(table[1])] != server for table, server in forbids)
     )
     options = ShardingOptions(local=True, rules=rules, row_splits=False)
     result = shard_tables(model, 1, nodes(servers), costs, options)
@@ -112,6 +125,32 @@ def test_contradictions_name_the_tables(
     assert all(name in str(caught.value) for name in named)
 
 
+@pytest.mark.parametrize("rows_forbidden", [True, False])
+def test_a_forbidden_kind_of_shard_leaves_the_other(rows_forbidden: bool) -> None:
+    """Three tables of 64 columns, larger than a server: without row shards all are strips, without strips all are rows."""
+    tables = tuple(EmbeddingTable(f"t{i}", 1000, 64) for i in range(3))
+    model = Model("wide", Graph(tuple(lookup(table) for table in tables)), tables)
+    rules = resolve_rules(model, forbids=[("t*", "row" if rows_forbidden else "column")])
+    shards = [shard for shard in _shard(model, 8, rules, memory=200_000).shards if shard.rows]
+    assert len(shards) > 3
+    assert all((shard.columns is not None) == rows_forbidden for shard in shards)
+    both = resolve_rules(model, forbids=[("t*", "row"), ("t*", "column")])
+    with pytest.raises(DoesNotFit, match="uncut"):
+        _shard(model, 8, both, memory=200_000)
+
+
+def test_forbidden_kinds_of_machines_hold_no_rows() -> None:
+    """Tables that are forbidden on a kind of machine are on the others; the bound knows that these do all the work."""
+    model, machines = _model(6), (*nodes(2), *(replace(n, name=f"o{n.name}", kind="old") for n in nodes(4)))
+    costs = CostTable(1, {}, {t: TableCost(PhaseCost(1.0), PhaseCost()) for t in model.table}, kind="tiny")
+    costs = replace(costs, flops_per_core_second=1e9)
+    rules = resolve_rules(model, forbids=[("t*", "o?d")], kinds=["tiny", "old"])
+    found = shard_tables(model, 1, machines, costs, ShardingOptions(local=True, rules=rules, row_splits=False))
+    assert {shard.server for shard in found.shards} == {0, 1}
+    assert found.max_load_seconds == pytest.approx(3 / 4)
+    assert found.bound_seconds == pytest.approx(3 / 4, rel=1e-3)
+
+
 def test_unknown_tables_and_single_ones_are_bad_input() -> None:
     """A name that matches no table, a negative server and a set of one table are refused as input."""
     model = _model(3)
@@ -119,6 +158,8 @@ def test_unknown_tables_and_single_ones_are_bad_input() -> None:
         resolve_rules(model, {"nothing": 0})
     with pytest.raises(BadInput, match="-1"):
         resolve_rules(model, {"t0": -1})
+    with pytest.raises(BadInput, match=r"t0 = 'gpu': the number of an embedding server"):
+        resolve_rules(model, forbids=[("t0", "gpu")], kinds=["tiny"])
     with pytest.raises(BadInput, match="at least two"):
         resolve_rules(model, {}, [("t0",)])
 
@@ -134,15 +175,24 @@ def test_rules_that_exceed_memory_or_servers_name_the_tables() -> None:
         _shard(model, 2, TableRules(apart=(("t0", "t1", "t2"),)))
     with pytest.raises(ConstraintsConflict, match="pinned to server 5"):
         _shard(model, 2, TableRules(pins={"t0": 5}))
+    with pytest.raises(ConstraintsConflict, match="'t1' may be on none of 2 embedding servers"):
+        _shard(model, 2, TableRules(forbidden={"t1": frozenset({0, 1, 3})}))
+    with pytest.raises(ConstraintsConflict, match=r"'t0', 't1' may only be on servers 1; that has .*short"):
+        _shard(model, 3, TableRules(forbidden={"t0": frozenset({0, 2}), "t1": frozenset({2, 0})}), memory=10**8)
 
 
 def test_rules_reach_the_plan() -> None:
     """The search uses at least as many servers as the rules need, and its plan keeps them."""
     model = job(tables=4, pooling=20.0)
     options = SolveOptions(hogwild=2, time_limit_seconds=10, gap=0.02, table_pins={"t3": 1}, keep_apart=(("t0", "t1"),))
+    options = replace(options, table_forbids=(("t0", 0), ("t[12]", "row")))
     plan = solve(model, Cluster("c", nodes(6)), lambda b, n: roofline_costs(model, b, n), options).plan
     assert _servers(plan.shards, "t3") == {1}
     assert not _servers(plan.shards, "t0") & _servers(plan.shards, "t1")
+    assert 0 not in _servers(plan.shards, "t0")
+    assert broken(plan, options, resolve_rules(model, {"t3": 1}, forbids=options.table_forbids)) == ""
+    assert "t3" in broken(plan, options, resolve_rules(model, {"t3": 0}))
+    assert "forbidden" in broken(plan, options, resolve_rules(model, forbids=[("t3", 1)]))
 
 
 def test_search_refuses_rules_that_no_shape_can_keep() -> None:
