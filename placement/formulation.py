@@ -148,13 +148,11 @@ class Formulation:
         """(1) Each item is DP or on exactly one node; (3) with one rank, on node 0 only where DP is forbidden."""
         for index, allowed in self.data.allowed.items():
             name = self.data.items[index].name
-            nodes = [row.node for row in self.rows if row.hosts and row.node in allowed]
-            places = [self.model.new_bool_var(f"on[{name},{node}]") for node in nodes]
-            self.on |= {(index, node): place for node, place in zip(nodes, places, strict=True)}
             self.dp[index] = self.model.new_bool_var(f"dp[{name}]") if DP in allowed else 0
-            self.model.add_exactly_one([*places, *([self.dp[index]] if DP in allowed else [])]).with_name(
-                f"(1) assign {name}"
-            )
+            for node in (row.node for row in self.rows if row.hosts and row.node in allowed):
+                self.on[index, node] = self.model.new_bool_var(f"on[{name},{node}]")
+            places = [self._literal(index, tag) for tag in allowed if tag == DP or (index, tag) in self.on]
+            self.model.add_exactly_one(places).with_name(f"(1) assign {name}")
 
     def _pins(self) -> None:
         """(2) Pinned items have their tag."""
