@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.engine import Engine
-from simulator.fans import Fan, Scatter, Times
+from simulator.fans import Deliver, Fan, Scatter, Times
 from simulator.fifo import FifoNetwork
 from simulator.machines import Machine
-from simulator.primitives import Mailbox
 
 
 @dataclass(eq=False)
@@ -48,9 +47,6 @@ class _Service:
     answer_bytes: int
     served: int = 0
     replied: int = 0
-
-
-Deliver = Callable[[tuple[Mailbox, Times]], None]
 
 
 class FanNetwork:

@@ -7,9 +7,9 @@ for each server. Here the S messages of a session are one *fan*, data with an ax
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -48,17 +48,22 @@ class Fan:
     serve_ns: Times
     traffic_bytes: Times
     lead_ns: Times = field(init=False)
+    total_bytes: int = field(init=False)
     answered: bool = field(init=False)
 
     def __post_init__(self) -> None:
         after = self.send_ns.sum() - np.cumsum(self.send_ns)
         object.__setattr__(self, "lead_ns", after)  # core time of the rank between a message and the last of the fan
+        object.__setattr__(self, "total_bytes", round(float(self.sent_bytes.sum())))
         object.__setattr__(self, "answered", bool(self.answer_bytes.any()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scatter(Primitive):
-    """Hand a fan to the network, its core time spent; answers go to the mailbox, all as one array of arrival times."""
+    """Hand a fan to the network; answers go to the mailbox, all as one array of arrival times.
+
+    Its core time is spent just before or, if it is sent ``early``, from now on.
+    """
 
     fan: Fan
     mailbox: Mailbox
@@ -139,6 +144,16 @@ def _runs(program: Sequence[Instruction]) -> Iterator[list[tuple[int, Instructio
         yield run
 
 
+Deliver = Callable[[tuple[Mailbox, Times]], None]
+
+
+class Carrier(Protocol):
+    """Carries fans: ``simulator.fan_network`` and ``simulator.stepped`` say how."""
+
+    def scatter(self, scatter: Scatter, source: int, factor: float, deliver: Deliver) -> None:
+        """Send a fan from a machine; its core times are to be multiplied by a factor."""
+
+
 class FanLowering:
     """Lowers the programs of ranks with fans; what fans have in common is shared by groups and threads.
 
@@ -150,10 +165,15 @@ class FanLowering:
         Lowers everything else.
     machines : Mapping of str to Machine
         By node name.
+    early : bool
+        Whether a fan is handed over before its core time is spent, or after.
     """
 
-    def __init__(self, job: JobPrograms, lowering: Lowering, machines: dict[str, Machine]) -> None:
+    def __init__(
+        self, job: JobPrograms, lowering: Lowering, machines: dict[str, Machine], *, early: bool = False
+    ) -> None:
         self._plan: Plan = job.plan
+        self._early = early
         self._lowering, self._machines = lowering, machines
         self._programs = {
             (session.rank, program.place.index): program
@@ -203,7 +223,13 @@ class FanLowering:
         if key not in self._fans:
             self._fans[key] = self._fan(worker, run)
         fan = self._fans[key]
-        return Work(round(float(fan.send_ns.sum()))), Scatter(fan, mailbox)
+        work, scatter = Work(round(float(fan.send_ns.sum()))), Scatter(fan, mailbox)
+        return (scatter, work) if self._early else (work, scatter)
+
+    @property
+    def fans(self) -> tuple[Fan, ...]:
+        """All fans of the programs that were lowered."""
+        return tuple(self._fans.values())
 
     def _fan(self, worker: Worker, run: list[Send]) -> Fan:
         rows = []

@@ -29,6 +29,10 @@ class Fidelity(StrEnum):
 #: Classes of flows times messages, over a run, above which ``auto`` takes fifo: about a minute at most. Measured: 0.06 to
 #: 0.4 us each, from 64 servers to 8 (docs/simulation.md, "Speed").
 AFFORDABLE = 100_000_000
+#: Where ``fluid`` is asked for above that, shares of messages are worked out so many times in the core time of a step: a
+#: message is late by two time steps at most in each of the three stages of its way to a server and back
+#: (docs/simulation.md, "Large plans").
+TIME_STEPS = 1000
 
 
 def choose(fidelity: Fidelity, job: JobPrograms, folding: Folding, steps: int) -> Fidelity:

@@ -13,8 +13,7 @@ from typing import Any
 
 from simulator.engine import Engine
 from simulator.errors import Deadlock
-from simulator.fan_network import FanNetwork
-from simulator.fans import Gather, Scatter
+from simulator.fans import Carrier, Gather, Scatter
 from simulator.lowering import Lowering
 from simulator.network import Network
 from simulator.outages import Outages
@@ -39,7 +38,7 @@ class Interpreter:
         Whether to keep the end of every instruction.
     on_step : callable
         Called with a runner at the end of each of its steps, shadow workers left out.
-    fans : FanNetwork, optional
+    fans : Carrier, optional
         Carries the fans, if there are any.
     outages : Outages, optional
         Stops workers, if anything happens.
@@ -58,7 +57,7 @@ class Interpreter:
         steps: int,
         record: bool,
         on_step: Callable[[Runner], None],
-        fans: FanNetwork | None = None,
+        fans: Carrier | None = None,
         outages: Outages | None = None,
     ) -> None:
         self._fans, self._outages = fans, outages
@@ -192,6 +191,8 @@ class Interpreter:
             return True
         runner.since = self._engine.now
         runner.core_ns = work.core_ns if runner.factor == 1.0 else round(work.core_ns * runner.factor)
+        if runner.ahead_ns:
+            runner.core_ns, runner.ahead_ns = max(0, runner.core_ns - runner.ahead_ns), 0
         runner.machine.run(runner.core_ns, work.traffic_bytes, self._worked, runner)
         return False
 
@@ -276,8 +277,8 @@ class Interpreter:
         mailbox, arrivals = delivery
         mailbox.arrived.append(arrivals)
         runner, mailbox.waiting = mailbox.waiting, None
-        if runner is not None:
-            self._collect(runner, runner.flat[runner.position])
+        if runner is not None and self._collect(runner, runner.flat[runner.position]):
+            self._go_on(runner)
 
     def _gather(self, runner: Runner, gather: Gather) -> bool:
         runner.since = self._engine.now
@@ -292,12 +293,15 @@ class Interpreter:
         if gather.final:
             gather.mailbox.arrived.popleft()
         latest = arrivals[gather.chosen] + gather.after_ns * runner.factor
-        start = round(float(latest.max() - gather.after_ns[0] * runner.factor))
-        runner.split[Part.PS_QUEUE] += max(0, start - runner.since)
-        if start <= runner.since:
-            return True
-        self._engine.at(start, self._go_on, runner)
-        return False
+        start = max(runner.since, round(float(latest.max() - gather.after_ns[0] * runner.factor)))
+        now = self._engine.now
+        runner.split[Part.PS_QUEUE] += start - runner.since
+        if start > now:
+            self._engine.at(start, self._go_on, runner)
+            return False
+        runner.ahead_ns = now - start
+        runner.split[Part.COMPUTE] += now - start
+        return True
 
     # ---- synchronisation between groups
 

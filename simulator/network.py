@@ -123,6 +123,10 @@ class Network:
             received[flows.target] += flows.served
         return sent, received
 
+    def under_way_bytes(self) -> int:
+        """Bytes of messages that nobody waits for, whose arrival the end of a run need not see: there are none here."""
+        return 0
+
     def rates(self) -> dict[tuple[int, int], tuple[int, float]]:
         """Active classes: (source, target) -> (flows, bytes per second of each). For probes."""
         every = ((key, flows, flows.bottleneck) for key, flows in self._classes.items() if flows.queue)

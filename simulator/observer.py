@@ -21,6 +21,8 @@ from simulator.watching import WatchedInterpreter, Watcher
 ENOUGH_STEPS = 6
 #: The same where so many sessions are averaged: two batches of two (1 degree of freedom, t = 12.7).
 ENOUGH_STEPS_OF_MANY, MANY_SESSIONS = 4, 1000
+#: Checks in a row at which the interval must be narrow enough: of few sessions, one alone is often narrow by chance.
+PRECISE_CHECKS = 2
 
 
 class Observer:
@@ -64,7 +66,7 @@ class Observer:
         self._progress, self._told = progress, 0.0
         self.scenario, self.warmup, self.record, self.precision = scenario, warmup, record, precision
         self._steps_made = 0
-        self._finishing = False
+        self._finishing, self._precise = False, 0
         self.ranks = scenario.ranks()
         parts = (scenario.engine, scenario.network, scenario.lowering, steps, record, self.step)
         self.interpreter = _interpreter(watcher, scenario, *parts, scenario.fans, scenario.outages)
@@ -102,9 +104,9 @@ class Observer:
         done, begun = [rank.done for rank in self.ranks], [rank.start_ns for rank in self.ranks]
         plan = self.scenario.plan
         period = plan.sync.gap if plan.sync is not None and plan.sync.mode == "foreground" else 1
-        if self.scenario.mixing and self.steps - self.warmup >= 4 * STRATA:
-            period = math.lcm(period, STRATA)  # whole strata: their mean is 1
         known = self.scenario.mixing and not self.scenario.conditions.workers_differ  # then the mean factor is 1
+        if self.scenario.mixing and not known and self.steps - self.warmup >= 4 * STRATA:
+            period = math.lcm(period, STRATA)  # whole strata: their mean is 1
         factors = [rank.factors for rank in self.ranks] if known else None
         return statistics.estimate(done, begun, plan.batch, self.warmup, period, factors)
 
@@ -136,7 +138,8 @@ class Observer:
         if self._finishing or min(rank.step for rank in self.ranks) < self.warmup + enough:
             return
         rate, half_width = self.rates()
-        if half_width <= precision * rate:
+        self._precise = self._precise + 1 if half_width <= precision * rate else 0
+        if self._precise == (PRECISE_CHECKS if len(self.ranks) < MANY_SESSIONS else 1):
             self._finishing = True
             self.interpreter.finish()
 

@@ -20,6 +20,7 @@ from simulator.observer import Observer
 from simulator.result import SPLIT, SimulationResult
 from simulator.runner import Runner
 from simulator.scenario import Scenario
+from simulator.stepped import SteppedNetwork
 from simulator.usage import busiest, mean_by_role, utilization
 
 #: A resource that is busier than this binds; below it a step is bound by its own path.
@@ -98,9 +99,8 @@ def check_laws(observer: Observer) -> None:
         if len(runner.done) != observer.steps:
             raise LawBroken(f"{runner.worker.name} made {len(runner.done)} of {observer.steps} steps")
     network = scenario.network
-    if network.arrived_bytes != network.sent_bytes and not (
-        scenario.shadows and network.arrived_bytes < network.sent_bytes
-    ):
+    arrived = network.arrived_bytes + network.under_way_bytes()
+    if arrived != network.sent_bytes and not (scenario.shadows and arrived < network.sent_bytes):
         raise LawBroken(f"{network.sent_bytes} bytes were sent and {network.arrived_bytes} arrived")
     for rank in observer.ranks:
         if sum(rank.split) != rank.done[-1] - rank.start_ns:
@@ -211,6 +211,11 @@ def left_out(scenario: Scenario, steps: int, asked: int) -> tuple[str, ...]:
         said.append("Every worker has a core of its own (cpu clock); cores and memory bandwidth are not shared.")
     if scenario.fidelity is Fidelity.FIFO:
         said.append("Cores and NICs pass one job after the other (fifo), which is somewhat faster than fair shares.")
+    if isinstance(scenario.network, SteppedNetwork):
+        said.append(
+            f"Shares of messages and servers are worked out every {scenario.network.step_ns / 1000:.0f} us: each message is "
+            "up to two such steps late at each stage of its way."
+        )
     said.extend(_folded(scenario.folding, scenario.plan))
     if steps < asked:
         said.append(f"{steps} of {asked} steps were simulated: the plan is large or the interval narrow enough.")

@@ -41,6 +41,8 @@ class Runner:
         Steps (of a shadow worker: exchanges) that have ended.
     since, core_ns : int
         Start of the primitive under way and, if it is work, its core time.
+    ahead_ns : int
+        Core time of the next work that was spent while waiting.
     work_ns : int
         Core time of a step before the ranks of a group meet.
     factors : list of float
@@ -63,6 +65,7 @@ class Runner:
     step: int = 0
     since: int = 0
     core_ns: int = 0
+    ahead_ns: int = 0
     factor: float = 1.0
     factors: list[float] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)

@@ -17,7 +17,7 @@ from simulator.conditions import UNDISTURBED, Conditions
 from simulator.draws import Draws, meets
 from simulator.engine import Engine, to_ns
 from simulator.fan_network import FanNetwork
-from simulator.fans import FanLowering, fans_apply, without_servers
+from simulator.fans import Carrier, FanLowering, fans_apply, without_servers
 from simulator.fidelity import Fidelity
 from simulator.fifo import FifoNetwork, FifoResource
 from simulator.folding import UNFOLDED, Folding
@@ -28,6 +28,7 @@ from simulator.outages import Outages
 from simulator.primitives import Reader, Work
 from simulator.runner import Runner, Shadow, SyncServer
 from simulator.shared import SharedResource
+from simulator.stepped import SteppedNetwork
 
 #: With fair sharing sessions keep the phases in which they start for some 1 / variation^2 steps, and the throughput
 #: depends on these; the product form (Baskett, Chandy, Muntz and Palacios 1975) says that in the long run it depends on
@@ -61,7 +62,7 @@ class Scenario:
         ``fifo`` or ``fluid``.
     conditions : Conditions
         What disturbs the run.
-    fans : FanNetwork or None
+    fans : Carrier or None
         Carries the messages to embedding servers where they are fanned.
     outages : Outages or None
         Stops workers where nodes are lost or checkpoints written.
@@ -81,7 +82,7 @@ class Scenario:
     mixing: float = 0.0
     fidelity: Fidelity = Fidelity.FLUID
     conditions: Conditions = UNDISTURBED
-    fans: FanNetwork | None = None
+    fans: Carrier | None = None
     outages: Outages | None = None
 
     def ranks(self) -> tuple[Runner, ...]:
@@ -118,6 +119,7 @@ def stage(
     merge: bool = False,
     fidelity: Fidelity = Fidelity.FLUID,
     conditions: Conditions = UNDISTURBED,
+    time_steps: int = 0,
 ) -> Scenario:
     """Build machines, network and workers.
 
@@ -140,21 +142,22 @@ def stage(
         ``fifo`` or ``fluid``.
     conditions : Conditions
         What disturbs the run.
+    time_steps : int
+        At level ``fluid``, if there can be fans: work shares of messages out so many times in the core time of a step
+        (:mod:`simulator.stepped`); 0: whenever a message starts or ends.
     """
     plan, engine, fifo = job.plan, Engine(), fidelity is Fidelity.FIFO
-    fanned = (
-        fifo and merge and fans_apply(job, sharing) and not (conditions.nodes_per_rack or conditions.workers_differ)
-    )
+    fanned = merge and (fifo or time_steps > 0) and _fans_may(job, sharing, conditions)
     share = {node.name: 1.0 / folding.groups for node in plan.sync_servers}
     share |= {node.name: 1.0 / folding.copies for node in plan.servers}
     found = workers(without_servers(job) if fanned else job, _simulated(plan, folding))
     machines = _machines(job, found, engine, sharing, share, FifoResource if fifo else SharedResource, conditions)
     for machine in machines:
         machine.slowness = conditions.node_factor(machine.node.name, plan.seed)
-    network = _network(engine, machines, folding, fifo, conditions)
     by_name = {machine.node.name: machine for machine in machines}
     lowering = Lowering(plan, costs, by_name, folding, _readers(plan, conditions))
-    lower = FanLowering(job, lowering, by_name).lower if fanned else lowering.lower
+    fans = FanLowering(job, lowering, by_name, early=not fifo) if fanned else None
+    lower = fans.lower if fans else lowering.lower
     mixing = MIXING if variation and not fifo and _lanes(plan, folding) > 1 else 0.0
     runners = [
         Runner(w, by_name[w.node.name], lower(w), _draws(w, plan, variation, mixing, conditions))
@@ -167,6 +170,9 @@ def stage(
         for runner in runners:
             runner.merge()
     _drop_slack_memory(machines, runners)
+    longest = max(sum(map(busy_ns, runner.code)) for runner in runners)
+    wires = _nics(machines, folding, conditions)
+    network, carrier = _carriers(job, engine, machines, wires, fans, None if fifo else longest // max(1, time_steps))
     parties = folding.simulated_groups(plan) if plan.rounds else 1
     syncs = [w for w in found if w.role == "sync"]
     servers = tuple(SyncServer(w, by_name[w.node.name], lowering.inbox(w.rank), parties) for w in syncs)
@@ -185,7 +191,7 @@ def stage(
         mixing,
         fidelity,
         conditions,
-        _fans(job, engine, network, machines) if fanned else None,
+        carrier,
         Outages(engine, plan, conditions) if conditions.eventful else None,
     )
 
@@ -221,11 +227,29 @@ def _embedding_servers(job: JobPrograms) -> list[Node]:
     return [job.plan.servers[index] for index in indices]
 
 
-def _fans(job: JobPrograms, engine: Engine, network: Network, machines: Sequence[Machine]) -> FanNetwork | None:
-    """Let the servers serve fans."""
+def _fans_may(job: JobPrograms, sharing: Sharing, conditions: Conditions) -> bool:
+    """Whether there can be fans."""
+    return fans_apply(job, sharing) and not (conditions.nodes_per_rack or conditions.workers_differ)
+
+
+def _carriers(
+    job: JobPrograms,
+    engine: Engine,
+    machines: Sequence[Machine],
+    wires: tuple[list[Nic], list[float]],
+    fans: FanLowering | None,
+    step_ns: int | None,
+) -> tuple[Network, Carrier | None]:
+    """Build what carries messages and what carries fans, if there are any: queues, or shares in time steps of a length."""
     names = {node.name for node in _embedding_servers(job)}
-    indices = [machine.index for machine in machines if machine.node.name in names]
-    return FanNetwork(engine, network, machines, indices) if isinstance(network, FifoNetwork) else None
+    servers = [machine.index for machine in machines if machine.node.name in names]
+    if step_ns is None:
+        queues = FifoNetwork(engine, *wires)
+        return queues, FanNetwork(engine, queues, machines, servers) if fans else None
+    if fans is None:
+        return Network(engine, *wires), None
+    shares = SteppedNetwork(engine, wires[0], machines, servers, fans.fans, max(1, step_ns))
+    return shares, shares
 
 
 def _simulated(plan: Plan, folding: Folding) -> Callable[[int, int], bool]:
@@ -234,10 +258,8 @@ def _simulated(plan: Plan, folding: Folding) -> Callable[[int, int], bool]:
     return lambda group, rank: group < groups and rank % folding.ranks == 0
 
 
-def _network(
-    engine: Engine, machines: Sequence[Machine], folding: Folding, fifo: bool, conditions: Conditions
-) -> Network:
-    """Build the NICs, and the racks if there are any."""
+def _nics(machines: Sequence[Machine], folding: Folding, conditions: Conditions) -> tuple[list[Nic], list[float]]:
+    """NIC of each machine and uplink of each rack, if there are any."""
     size, uplinks, nics = conditions.nodes_per_rack, [], []
     for machine in machines:
         node, rack = machine.node, machine.index // size if size else -1
@@ -248,7 +270,7 @@ def _network(
         for first in range(0, len(nics), size):
             rates = [nic.bytes_per_second for nic in nics[first : first + size]]
             uplinks.append(sum(rates) / conditions.oversubscription)
-    return (FifoNetwork if fifo else Network)(engine, nics, uplinks)
+    return nics, uplinks
 
 
 def _readers(plan: Plan, conditions: Conditions) -> dict[str, Reader]:

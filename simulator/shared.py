@@ -50,6 +50,10 @@ class SharedResource:
         self._advance()
         return self._served
 
+    def stretch(self) -> float:
+        """By how much work takes longer for one more job than for a job alone."""
+        return max(1.0, self._limit * (len(self._jobs) + 1) / self.capacity)
+
     def add(self, work: float, then: Callable[[Any], None], argument: Any) -> None:
         """Start a job; ``then(argument)`` is called when its work is done."""
         self._advance()

@@ -15,7 +15,7 @@ from simulator import statistics
 from simulator.bound import bound
 from simulator.conditions import UNDISTURBED, Conditions
 from simulator.draws import STRATA
-from simulator.fidelity import Fidelity, choose
+from simulator.fidelity import AFFORDABLE, TIME_STEPS, Fidelity, choose, fluid_work
 from simulator.folding import UNFOLDED, Folding, primitives_per_step, strongest
 from simulator.machines import Sharing, default_sharing, nodes_of
 from simulator.observer import Observer
@@ -133,7 +133,15 @@ def simulate(
         return bound(scenario, plan.hogwild, time.perf_counter() - began)
     folding = folding.with_groups(plan, SIMULATED_GROUPS[level])
     scenario = stage(
-        job, costs, sharing, variation, folding, merge=large and not record, fidelity=level, conditions=conditions
+        job,
+        costs,
+        sharing,
+        variation,
+        folding,
+        merge=large and not record,
+        fidelity=level,
+        conditions=conditions,
+        time_steps=TIME_STEPS if fluid_work(job, folding) * steps > AFFORDABLE else 0,
     )
     made = _affordable(scenario, steps, warmup) if large else steps
     if warmup is None:

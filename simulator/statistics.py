@@ -5,8 +5,9 @@ into batches of equal length; their throughputs are taken as independent, and St
 functions of the times at which steps ended.
 
 Control variate (the same, section 11.4): where core times of a step are multiplied by a factor whose mean is known to be 1,
-throughputs are corrected by what the factors that happened to be drawn explain of them. Any fixed slope leaves the mean as
-it is; the slope is that of all sessions' batches together.
+the times of steps are corrected by what the factors that happened to be drawn explain of them. Any fixed slope leaves their
+mean as it is; the slope is that of all sessions' batches together. Times are corrected and not throughputs, for times are
+linear in the factors: the mean of 1 / x is not 1 / the mean of x.
 """
 
 from __future__ import annotations
@@ -60,18 +61,22 @@ def throughput(
     first, last : sequence of int
         For each session, the range of steps (``last`` exclusive); time is counted from the end of step ``first - 1``.
     """
-    return sum(_each(done, begun, batch, first, last))
+    return _rate(_step_ns(done, begun, first, last), batch)
 
 
-def _each(
-    done: Sequence[Sequence[int]], begun: Sequence[int], batch: int, first: Sequence[int], last: Sequence[int]
-) -> list[float]:
-    """Samples per second of a range of steps of each session."""
-    rates = []
-    for ends, begin, low, high in zip(done, begun, first, last, strict=True):
-        elapsed = ends[high - 1] - (ends[low - 1] if low else begin)
-        rates.append(batch * (high - low) * NANOSECONDS / elapsed if elapsed else math.inf)
-    return rates
+def _rate(step_ns: npt.NDArray[np.float64], batch: int) -> float:
+    """Samples per second of sessions whose steps take so long."""
+    return float(np.sum(batch * NANOSECONDS / step_ns)) if np.all(step_ns > 0.0) else math.inf
+
+
+def _step_ns(
+    done: Sequence[Sequence[int]], begun: Sequence[int], first: Sequence[int], last: Sequence[int]
+) -> npt.NDArray[np.float64]:
+    """Mean nanoseconds of a range of steps of each session."""
+    found = zip(done, begun, first, last, strict=True)
+    return np.array(
+        [(ends[high - 1] - (ends[low - 1] if low else begin)) / (high - low) for ends, begin, low, high in found]
+    )
 
 
 def estimate(
@@ -103,21 +108,21 @@ def estimate(
     kept = kept_steps(done, warmup)
     unit = period if min(kept) - warmup >= period else 1
     counts = [(steps - warmup) // unit for steps in kept]
-    rate = throughput(done, begun, batch, [warmup] * len(kept), [warmup + unit * count for count in counts])
+    whole = _step_ns(done, begun, [warmup] * len(kept), [warmup + unit * count for count in counts])
     batches = min(BATCHES, min(counts) // (2 if unit == 1 else 1))
     if batches < 2:
-        return rate, math.nan
+        return _rate(whole, batch), math.nan
     cuts = [[warmup + unit * (count * index // batches) for count in counts] for index in range(batches + 1)]
-    rates = np.array([_each(done, begun, batch, low, high) for low, high in itertools.pairwise(cuts)])
-    if not np.all(np.isfinite(rates)):
-        return rate, math.nan
+    times = np.array([_step_ns(done, begun, low, high) for low, high in itertools.pairwise(cuts)])
     if factors is not None:
         means = np.array([_means(factors, low, high) for low, high in itertools.pairwise(cuts)])
-        slope = _slope(means, rates)
-        rates -= slope * (means - 1.0)
-        rate -= slope * float(np.sum(_means(factors, cuts[0], cuts[-1]) - 1.0))
-    totals = rates.sum(axis=1)
-    return rate, float(stdtrit(batches - 1, 0.975) * np.std(totals, ddof=1) / math.sqrt(batches))
+        slope = _slope(means, times)
+        times -= slope * (means - 1.0)
+        whole -= slope * (_means(factors, cuts[0], cuts[-1]) - 1.0)
+    if not np.all(times > 0.0):
+        return _rate(whole, batch), math.nan
+    totals = [_rate(row, batch) for row in times]
+    return _rate(whole, batch), float(stdtrit(batches - 1, 0.975) * np.std(totals, ddof=1) / math.sqrt(batches))
 
 
 def _means(factors: Sequence[Sequence[float]], first: Sequence[int], last: Sequence[int]) -> npt.NDArray[np.float64]:
@@ -126,8 +131,8 @@ def _means(factors: Sequence[Sequence[float]], first: Sequence[int], last: Seque
     return np.array([math.fsum(drawn[low:high]) / (high - low) for drawn, low, high in found])
 
 
-def _slope(means: npt.NDArray[np.float64], rates: npt.NDArray[np.float64]) -> float:
-    """Slope of the rates over the factors, each session (axis 1) about its own mean over the batches (axis 0)."""
-    x, y = means - means.mean(axis=0), rates - rates.mean(axis=0)
+def _slope(means: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) -> float:
+    """Slope of the times over the factors, each session (axis 1) about its own mean over the batches (axis 0)."""
+    x, y = means - means.mean(axis=0), times - times.mean(axis=0)
     spread = float(np.sum(x * x))
     return float(np.sum(x * y)) / spread if spread else 0.0
