@@ -125,6 +125,8 @@ class Profile:
         Core-seconds of recording the loss of a batch.
     sum_seconds_per_byte, exchange_seconds_per_byte : float
         As in :class:`cost_models.costs.CostTable`.
+    variation : float
+        Coefficient of variation of a rank's core-seconds from step to step, by the quartiles, median over batches.
     optimizer : str
         Optimizer of the dense parameters whose updates were measured.
     flops_per_core_second : float
@@ -150,6 +152,7 @@ class Profile:
     metric_seconds: NotNegative = 0.0
     sum_seconds_per_byte: NotNegative = 0.0
     exchange_seconds_per_byte: NotNegative = 0.0
+    variation: NotNegative = 0.0
     optimizer: str = "sgd"
     flops_per_core_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     coefficients: Mapping[str, Mapping[str, NotNegative]] = field(default_factory=dict)

@@ -100,6 +100,7 @@ def measure_model(
     points: list[Measurement] = []
     takes: list[BatchPoint] = []
     metrics: list[float] = []
+    varies: list[float] = []
     for batch in chosen:
         if watch is not None:
             watch(f"{model.name}, batch {batch}")
@@ -113,6 +114,7 @@ def measure_model(
         rank = _typical(loop, "g0/n0/t0")
         takes.append(BatchPoint(_batch_bytes(loop), rank[NextBatch][0]))
         metrics.append(rank[Metric][0])
+        varies.append(variation(loop.busy_seconds("g0/n0/t0")[WARMUP_STEPS:].sum(axis=1)))
     return Profile(
         machine=fingerprint(),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -121,6 +123,7 @@ def measure_model(
         measurements=tuple(points),
         next_batch=tuple(takes),
         metric_seconds=float(np.median(metrics)),
+        variation=float(np.median(varies)),
         optimizer=model.optimizer,
     )
 
@@ -170,6 +173,11 @@ def trimmed_mean(seconds: npt.NDArray[np.float64]) -> float:
     ordered = np.sort(seconds)
     cut = len(ordered) // 10
     return float(ordered[cut : len(ordered) - cut].mean())
+
+
+def variation(seconds: npt.NDArray[np.float64]) -> float:
+    """Coefficient of variation by the quartiles, which of a normal distribution are 1.349 standard deviations apart."""
+    return _spread(seconds) / 1.349 / float(np.median(seconds))
 
 
 def _spread(seconds: npt.NDArray[np.float64]) -> float:

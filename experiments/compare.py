@@ -29,6 +29,8 @@ from simulator.machines import Sharing
 from simulator.result import SimulationResult
 from simulator.simulate import simulate
 
+#: Core times of a step vary by at most this much in a simulation (``simulator.simulate``).
+MOST_VARIATION = 0.5
 #: Plans whose throughputs differ by more than this must be ranked alike by prediction and measurement.
 RANKING_MARGIN = 0.10
 Watch = Callable[[str], None]
@@ -171,7 +173,7 @@ def compare(
         costs, outcomes = _Costs(tell, title), []
         for plan in plans:
             tell(f"{title}, running {plan.name}")
-            outcomes.append(_round(plan, costs.of(plan), steps))
+            outcomes.append(_round(plan, costs, steps))
         found = tuple(replace(c, rounds=(*c.rounds, outcome)) for c, outcome in zip(found, outcomes, strict=True))
         if finished is not None:
             finished(found)
@@ -189,12 +191,20 @@ class _Costs:
         self._watch, self._title = watch, title
         self._profiles: dict[tuple[str, int], Profile] = {}
 
+    def variation(self, plan: Plan) -> float:
+        """By how much the core time of a step varies: ranks that meet in every step wait for the slowest of them."""
+        return min(MOST_VARIATION, self._profile(plan).variation)
+
     def of(self, plan: Plan) -> CostTable:
+        """What everything costs."""
+        return profile_costs(self._profile(plan), plan.model, plan.batch, this_node())
+
+    def _profile(self, plan: Plan) -> Profile:
         key = (plan.model.name, plan.batch)
         if key not in self._profiles:
             self._watch(f"{self._title}, measuring {plan.model.name}")
             self._profiles[key] = measure_at(plan.model, plan.batch)
-        return profile_costs(self._profiles[key], plan.model, plan.batch, this_node())
+        return self._profiles[key]
 
 
 def measure_at(model: Model, batch: int) -> Profile:
@@ -202,10 +212,10 @@ def measure_at(model: Model, batch: int) -> Profile:
     return with_messages(measure_model(model, [batch])).fitted([*model.graph, *model.feature.values()])
 
 
-def _round(plan: Plan, costs: CostTable, steps: int) -> Round:
-    free = free_cores()
+def _round(plan: Plan, measured: _Costs, steps: int) -> Round:
+    costs, free = measured.of(plan), free_cores()
     result = run(plan, RunOptions(steps=steps))
-    alone = simulate(plan, costs, sharing=Sharing.NONE)
+    alone = simulate(plan, costs, sharing=Sharing.NONE, variation=measured.variation(plan))
     shared = simulate(plan, costs, sharing=Sharing.HOST, record=False)
     warmup = min(20, steps // 5)
     tenth = max(1, steps // 10)

@@ -10,7 +10,8 @@ Iterations below 2 ms are shown and left out of the summary: there scheduling an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from statistics import median
 from typing import Any
 
@@ -83,19 +84,13 @@ class Validation:
     def summary(self) -> dict[str, float]:
         """Median, 95th percentile and largest error, raw median, and Kendall's tau within models (mean)."""
         held = [row for row in self.rows if row.role == "held out"]
-        by_model = {row.model: [r for r in held if r.model == row.model] for row in held}
-        taus = [
-            float(kendalltau([r.calibrated for r in rows], [r.measured for r in rows]).statistic)
-            for rows in by_model.values()
-            if len(rows) > 2
-        ]
         return {
             "plans": len(held),
             "median_error": median(self.errors),
             "p95_error": float(np.percentile(self.errors, 95)),
             "largest_error": max(self.errors),
             "median_error_uncalibrated": median(abs(r.predicted / r.measured - 1) for r in held),
-            "kendall_tau": float(np.mean(taus)),
+            "kendall_tau": float(np.mean(list(taus([asdict(row) for row in held]).values()))),
         }
 
 
@@ -134,7 +129,43 @@ def validation_text(rows: Sequence[Mapping[str, Any]]) -> str:
         if errors:
             worst = f"95th percentile {np.percentile(errors, 95):.1%}, largest {max(errors):.1%}"
             lines.append(f"{role}: {len(errors)} plans, median error {median(errors):.1%}, {worst}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_ranking([row for row in rows if row["role"] == "held out"])])
+
+
+def misplaced(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any], Mapping[str, Any]]]:
+    """Pairs of one model that prediction orders otherwise than measurement, most unlike first, with their measured ratio."""
+    found = []
+    for a, b in combinations(rows, 2):
+        slower, faster = sorted((a, b), key=lambda row: row["measured"])
+        if a["model"] == b["model"] and slower["calibrated"] > faster["calibrated"]:
+            found.append((faster["measured"] / slower["measured"], faster, slower))
+    return sorted(found, key=lambda pair: -pair[0])
+
+
+def taus(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Kendall's tau of the plans of each model with three or more."""
+    by_model = {row["model"]: [r for r in rows if r["model"] == row["model"]] for row in rows}
+    return {
+        model: float(kendalltau([r["calibrated"] for r in mine], [r["measured"] for r in mine]).statistic)
+        for model, mine in by_model.items()
+        if len(mine) > 2
+    }
+
+
+def _ranking(held: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say how well plans are ranked within models, and which pairs, most unlike first, change places."""
+    found, pairs = taus(held), misplaced(held)
+    if not found:
+        return []
+    each = ", ".join(f"{model} {tau:.2f}" for model, tau in found.items())
+    lines = [
+        f"Kendall's tau within a model: mean {np.mean(list(found.values())):.2f} ({each}); {len(pairs)} pairs change places"
+    ]
+    return lines + [
+        f"  {faster['model']}: {faster['plan']} ({faster['error']:+.1%}) is {ratio - 1:.1%} faster than {slower['plan']} "
+        f"({slower['error']:+.1%})"
+        for ratio, faster, slower in pairs
+    ]
 
 
 def _row(comparison: Comparison, factor: float) -> ValidationRow:

@@ -46,15 +46,27 @@ def test_behind_a_wait_is_what_servers_did() -> None:
 def test_short_iterations_are_shown_and_summed_up_apart() -> None:
     """Every row stands in the text with its blame; short ones come last and have a line of their own."""
     rows = [
-        {"role": role, "model": "m", "plan": plan, "step_seconds": step, "error": error, "blame": "compute 1 > 2 ms"}
+        {
+            "role": role,
+            "model": "m",
+            "plan": plan,
+            "step_seconds": step,
+            "measured": 1 / step,
+            "calibrated": (1 + error) / step,
+            "error": error,
+            "blame": "compute 1 > 2 ms",
+        }
         for role, plan, step, error in (
             ("short", "tiny", 5e-4, 1.15),
             ("held out", "second", 2e-2, -0.02),
-            ("held out", "third", 3e-2, 0.04),
+            ("held out", "third", 2.05e-2, 0.04),
+            ("held out", "fourth", 4e-2, 0.03),
             ("calibration", "three groups", 2e-2, 0.0),
         )
     ]
     text = validation_text(rows)
     assert text.index("three groups") < text.index("second") < text.index("third") < text.index("tiny")
-    assert "held out: 2 plans, median error 3.0%" in text
+    assert "held out: 3 plans, median error 3.0%" in text
     assert "short: 1 plans, median error 115.0%" in text
+    assert "mean 0.33 (m 0.33); 1 pairs change places" in text
+    assert text.endswith("m: second (-2.0%) is 2.5% faster than third (+4.0%)")
