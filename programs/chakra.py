@@ -80,7 +80,8 @@ class _Writer:
         names = [*(node.name for group in plan.groups for node in group), *(node.name for node in plan.servers)]
         self._job = job
         self._machine = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        self._micros = {worker.instructions: _whole_micros(worker.busy.mean(axis=0)) for worker in timeline.workers}
+        timed = [worker for worker in timeline.workers if worker.busy.size]  # a sync server has no instructions
+        self._micros = {worker.instructions: _whole_micros(worker.busy.mean(axis=0)) for worker in timed}
         self._workers = [worker for worker in workers(job) if worker.place is not None]
         self._place = {(_session(worker), worker.place): self._machine[worker.node.name] for worker in self._workers}
         self._first, self._tags, self._sent = self._numbered()

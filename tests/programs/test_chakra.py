@@ -62,6 +62,15 @@ def traces(tmp_path_factory):
     return job, write_chakra(tmp_path_factory.mktemp("et") / "job", job, timeline(job))
 
 
+def test_bug_a_worker_without_instructions_has_no_mean(tmp_path):
+    """A sync server's timeline is empty; its mean was taken, with a warning of NumPy's on the terminal."""
+    job = transform(easgd_plan("background", batch=4))
+    none = np.zeros((0, 0))
+    idle = WorkerTimeline("sync0", "s", "sync", (), none, none, none)
+    paths = write_chakra(tmp_path / "job", job, Timeline((*timeline(job).workers, idle)))
+    assert len(paths) == 9
+
+
 def read(path):
     """Nodes of a trace by id, with attributes."""
     return {node.id: (node, attributes) for node, attributes in chakra.read_nodes(Content(path))}
