@@ -6,19 +6,23 @@ know the work of items and nothing of the solver.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+
+import numpy as np
+import numpy.typing as npt
 
 from placement.candidates import tags_of
-from placement.evaluate import Evaluation, evaluate
+from placement.deadline import Deadline
+from placement.evaluate import Evaluation, evaluate_timed, evaluation_of
 from placement.group import GroupProblem
 from placement.nets import Contracted
 from placement.plan import DP, Tag
 
 #: Seconds that baselines may take when there is no time left.
 GRACE = 0.25
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -48,15 +52,15 @@ class Baseline:
         return f"does not fit: {load.node} needs {load.memory_needed:,.0f} bytes, has {load.memory_had:,.0f}"
 
 
-def baselines(contracted: Contracted, deadline: float = float("inf")) -> tuple[Baseline, ...]:
+def baselines(contracted: Contracted, deadline: Deadline | None = None) -> tuple[Baseline, ...]:
     """Return all baselines of a group, evaluated; none where an item may have no tag.
 
     Parameters
     ----------
     contracted : Contracted
         The group problem.
-    deadline : float
-        ``time.monotonic()`` after which those up to the first that fits will do, if all take longer than :data:`GRACE`.
+    deadline : Deadline, optional
+        After which those up to the first that fits will do, if all take longer than :data:`GRACE`.
     """
     rules: dict[str, Callable[[Contracted], dict[int, Tag]]] = {
         "all data-parallel": all_dp,
@@ -66,25 +70,31 @@ def baselines(contracted: Contracted, deadline: float = float("inf")) -> tuple[B
         "contiguous cut": contiguous,
     }
     found: list[Baseline] = []
-    until = max(deadline, time.monotonic() + GRACE)
+    deadline = deadline or Deadline()
+    until = deadline.no_sooner(GRACE)
     for name, rule in rules.items() if not contracted.barred else ():
-        if time.monotonic() > until and any(not baseline.reason for baseline in found):
-            break
-        found.append(_baseline(contracted, name, rule(contracted)))
+        needed = all(baseline.reason for baseline in found)
+        if not needed and not until.allows((name, contracted.problem.size)):
+            continue
+        with deadline.phase(name, contracted.problem.size):
+            tags = _tags(contracted, rule(contracted))
+        if needed or until.allows(evaluation_of(contracted.problem, tags)):
+            found.append(Baseline(name, tags, evaluate_timed(contracted.problem, tags, deadline)))
     return tuple(found)
 
 
-def data_parallel(contracted: Contracted) -> Baseline:
+def data_parallel(contracted: Contracted, deadline: Deadline) -> Baseline:
     """Return the first baseline alone."""
-    return _baseline(contracted, "all data-parallel", all_dp(contracted))
+    tags = _tags(contracted, all_dp(contracted))
+    return Baseline("all data-parallel", tags, evaluate_timed(contracted.problem, tags, deadline))
 
 
-def _baseline(contracted: Contracted, name: str, choice: dict[int, Tag]) -> Baseline:
+def _tags(contracted: Contracted, choice: dict[int, Tag]) -> dict[str, Tag]:
+    """Tags of all operators, of equal nodes the first ones being used."""
     items = contracted.items
     fixed = {item.name: item.fixed for item in items if item.fixed is not None}
     tags = tags_of(items, fixed | {items[index].name: contracted.nearest(index, tag) for index, tag in choice.items()})
-    tags = contracted.canonical(tags)
-    return Baseline(name, tags, evaluate(contracted.problem, tags))
+    return contracted.canonical(tags)
 
 
 def all_dp(contracted: Contracted) -> dict[int, Tag]:
@@ -131,38 +141,31 @@ def contiguous(contracted: Contracted) -> dict[int, Tag]:
     Minimises the longest run, core-seconds over cores plus the tensors that cross its first cut over the NIC
     (Narayanan et al., SOSP 2019, section 3.1, without replication).
     """
-    problem, order, work = contracted.problem, contracted.free, contracted.work
-    prefix = [0.0]
-    for index in order:
-        prefix.append(prefix[-1] + work[index].work.core_seconds)
-    crossing = _crossing_bytes(contracted)
-
-    @cache
-    def best(end: int, nodes: int) -> tuple[float, int]:
-        """Longest run of the first ``end`` items on ``nodes`` nodes, and where its last run begins."""
-        if nodes == 1:
-            return _run(0, end, 0), 0
-        cuts = ((max(best(begin, nodes - 1)[0], _run(begin, end, nodes - 1)), begin) for begin in range(end + 1))
-        return min(cuts)
-
-    def _run(begin: int, end: int, node: int) -> float:
-        machine = problem.nodes[node]
-        seconds = problem.slowdown[node] * (prefix[end] - prefix[begin]) / machine.cores
-        if begin == end or problem.one_host:
-            return seconds
-        return seconds + crossing[begin] / machine.nic_bytes_per_second
-
-    return dict(_runs(best, order, min(problem.size, max(1, len(order)))))
-
-
-def _runs(
-    best: Callable[[int, int], tuple[float, int]], order: tuple[int, ...], nodes: int
-) -> Iterator[tuple[int, Tag]]:
-    end = len(order)
-    for node in reversed(range(nodes)):
-        begin = best(end, node + 1)[1]
-        yield from ((index, node) for index in order[begin:end])
+    order, work = contracted.free, contracted.work
+    prefix = np.cumsum([0.0, *(work[index].work.core_seconds for index in order)])
+    crossing, best, cuts = np.array(_crossing_bytes(contracted), float), np.zeros(0), []
+    for node in range(min(contracted.problem.size, max(1, len(order)))):
+        runs = _runs(contracted.problem, node, prefix, crossing)
+        value = np.maximum(best[:, None], runs) if node else runs[:1]
+        cuts.append(value.argmin(axis=0))
+        best = value.min(axis=0)
+    choice, end = dict[int, Tag](), len(order)
+    for node in reversed(range(len(cuts))):
+        begin = int(cuts[node][end])
+        choice |= dict.fromkeys(order[begin:end], node)
         end = begin
+    return choice
+
+
+def _runs(problem: GroupProblem, node: int, prefix: Floats, crossing: Floats) -> Floats:
+    """(begin, end) Seconds of the run from one item to another on a node; infinite where it ends before it begins."""
+    machine = problem.nodes[node]
+    seconds = problem.slowdown[node] * (prefix[None, :] - prefix[:, None]) / machine.cores
+    if not problem.one_host:
+        seconds += (crossing / machine.nic_bytes_per_second)[:, None]
+    np.fill_diagonal(seconds, 0.0)
+    seconds[np.tril_indices(len(prefix), -1)] = np.inf
+    return seconds
 
 
 def _crossing_bytes(contracted: Contracted) -> list[int]:

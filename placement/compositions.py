@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import accumulate, product
 
 from cost_models.costs import CostTable
@@ -53,6 +54,18 @@ class Compositions:
         rate = self._rate(shape)
         samples = len(shape.groups) * shape.ranks * self.bounds.batch
         return replace(shape, bound_seconds=samples / rate if rate < float("inf") else 0.0, composed=False)
+
+    def unbounded(self, shape: Shape) -> Shape:
+        """Return the shape as if the cores of the best trainers had nothing to do but all operators."""
+        cores = self._capacity[len(shape.groups) * shape.group_size]
+        work = self.bounds.work[0].core_seconds * len(shape.groups) * shape.ranks
+        return replace(shape, bound_seconds=work / cores if cores else 0.0, bounded=False)
+
+    @cached_property
+    def _capacity(self) -> list[float]:
+        """Cores, at the speed of the cost table, of the first of the best trainers."""
+        speed = (node.cores / self.costs.slowdown(node) for node in self._ideal["trainers"])
+        return list(accumulate(speed, initial=0.0))
 
     def _rate(self, shape: Shape) -> float:
         """Samples per second that no composition exceeds.
@@ -113,6 +126,10 @@ class Compositions:
                 found.setdefault(_signature(made), made)
         bounded = [self.bounds.quick(made) for made in found.values()]
         return sorted(bounded, key=self.bounds.order)[:MOST]
+
+    def given(self, shape: Shape) -> Shape:
+        """Return the shape with its machines as they are, bounded."""
+        return self.bounds.quick(self._shape(shape, shape.groups, shape.servers, shape.sync_servers))
 
     def _shape(self, shape: Shape, groups: Groups, servers: tuple[Node, ...], sync: tuple[Node, ...]) -> Shape:
         mixed = len({tuple(map(_kind, group)) for group in groups}) > 1

@@ -8,12 +8,12 @@ which every edge takes the fewest bytes of any codec allowed and none takes time
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placement.codecs import ALL_REDUCE, EXCHANGE, POOLED, PUSH
-from placement.evaluate import evaluate
+from placement.deadline import Deadline
+from placement.evaluate import Evaluation, evaluate_timed, evaluation_of
 from placement.group import GroupProblem
 from placement.guard import MOST_SPARSE, is_sparse
 from placement.nets import Contracted
@@ -59,6 +59,8 @@ def solve_coded(
     found = solve_group(contracted, limits, floor_seconds, start)
     if not offers or found.tags is None or found.interrupted:
         return replace(found, bound_seconds=floor_seconds) if offers and not found.infeasible else found
+    if limits.deadline.passed:
+        return replace(found, bound_seconds=floor_seconds)
     relaxed = Contracted(replace(contracted.problem, open_codecs=offers))
     least = solve_group(relaxed, limits, floor_seconds, found.tags)
     found.bound_seconds, found.interrupted = min(found.seconds, least.bound_seconds), least.interrupted
@@ -69,7 +71,7 @@ def solve_coded(
     if found.tags is not None and found.codecs != contracted.problem.codecs:
         chooser = _Chooser(contracted.problem, found.tags, offers, limits.deadline)
         found.codecs = chooser.pruned(found.codecs)
-        found.evaluation = evaluate(replace(contracted.problem, codecs=found.codecs), found.tags)
+        found.evaluation = chooser.evaluation(found.codecs)
     return found
 
 
@@ -79,7 +81,11 @@ def _take_turns(
     """Choose codecs for tags, then tags for codecs, as long as that helps."""
     codecs = found.codecs
     for _ in range(TURNS):
-        if found.within(limits.gap) or found.interrupted or time.monotonic() > limits.deadline:
+        if (
+            found.within(limits.gap)
+            or found.interrupted
+            or not limits.deadline.allows(evaluation_of(contracted.problem, tags))
+        ):
             return
         codecs = choose(contracted.problem, tags, offers, limits.deadline, codecs)
         coded = Contracted(replace(contracted.problem, codecs=codecs))
@@ -95,7 +101,7 @@ def choose(
     problem: GroupProblem,
     tags: Mapping[str, Tag],
     offers: Offers,
-    deadline: float = float("inf"),
+    deadline: Deadline | None = None,
     start: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the codecs that shorten the step of a placement most.
@@ -108,12 +114,12 @@ def choose(
         The placement.
     offers : Mapping of str to tuple of str
         What other edges may have besides float32.
-    deadline : float
-        Of ``time.monotonic``.
+    deadline : Deadline, optional
+        When to take what there is.
     start : Mapping of str to str, optional
         Codecs to start from besides none and the smallest.
     """
-    chooser = _Chooser(problem, tags, offers, deadline)
+    chooser = _Chooser(problem, tags, offers, deadline or Deadline())
     starts = [dict(problem.codecs), chooser.smallest(), *([dict(start)] if start else [])]
     ended = [chooser.pruned(chooser.descend(codecs)) for codecs in starts]
     return min(ended, key=lambda codecs: chooser.value(codecs).seconds)
@@ -135,7 +141,7 @@ class _Value:
 class _Chooser:
     """Choice of codecs for one placement."""
 
-    def __init__(self, problem: GroupProblem, tags: Mapping[str, Tag], offers: Offers, deadline: float) -> None:
+    def __init__(self, problem: GroupProblem, tags: Mapping[str, Tag], offers: Offers, deadline: Deadline) -> None:
         self.problem, self.tags, self.offers, self.deadline = problem, tags, offers, deadline
         self.left = max(LEAST_WORK, WORK // max(1, len(problem.model.graph)))
         self.known: dict[tuple[tuple[str, str], ...], _Value] = {}
@@ -165,11 +171,19 @@ class _Chooser:
         key = tuple(sorted(codecs.items()))
         if key not in self.known:
             self.left -= 1
-            found = evaluate(replace(self.problem, codecs=codecs), self.tags)
+            found = self.evaluation(codecs)
             parts = [found.latency_seconds / found.hogwild, *(s for load in found.loads for s in load.resources)]
             scale = found.seconds or 1.0
             self.known[key] = _Value(found.seconds, scale * sum((part / scale) ** 8 for part in parts) ** 0.125)
         return self.known[key]
+
+    def evaluation(self, codecs: Mapping[str, str]) -> Evaluation:
+        """Evaluate codecs."""
+        return evaluate_timed(replace(self.problem, codecs=codecs), self.tags, self.deadline)
+
+    @property
+    def _in_time(self) -> bool:
+        return self.deadline.allows(evaluation_of(self.problem, self.tags))
 
     def smallest(self) -> dict[str, str]:
         """Return the codec of the fewest bytes for every edge."""
@@ -195,11 +209,11 @@ class _Chooser:
         """Change the codec of an edge, or of all cuts, as long as that helps."""
         groups = [self.edges, self.cuts, *([edge] for edge in self.edges)]
         improved = True
-        while improved and self.left > 0 and time.monotonic() < self.deadline:
+        while improved and self.left > 0 and self._in_time:
             improved = False
             for edges in groups:
                 names = dict.fromkeys(name for edge in edges for name in ("fp32", *self.offers[edge[0]]))
-                for name in names if self.left > 0 else ():
+                for name in names if self.left > 0 and self._in_time else ():
                     changed = self._with(codecs, edges, name)
                     if changed != codecs and self.value(changed).better_than(self.value(codecs)):
                         codecs, improved = changed, True
@@ -224,6 +238,6 @@ class _Chooser:
         kept = {name: codec for name, codec in kept.items() if name in used}
         for edge in self.edges:
             fewer = self._with(kept, (edge,), "fp32")
-            if fewer != kept and self.value(fewer).seconds <= most:
+            if fewer != kept and self._in_time and self.value(fewer).seconds <= most:
                 kept = fewer
         return kept

@@ -7,21 +7,22 @@ plan is found; it is told whether there is one.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from placement.deadline import Deadline
 from placement.errors import PlacementError
 from placement.result import PlacementResult
 from placement.shapes import SolveOptions
 from problem.errors import BadInput
 
-#: Seconds for the whole filter, at most, and part of the user's time limit.
-MOST_SECONDS, SHARE = 10.0, 0.5
+#: Seconds for the whole filter, at most.
+MOST_SECONDS = 10.0
 #: Any plan will do.
 ANY_GAP = 1e6
 
-Solve = Callable[[SolveOptions], PlacementResult]
+#: Searches under some options until a deadline.
+Solve = Callable[[SolveOptions, Deadline], PlacementResult]
 #: A pin or limit in words, the option that holds it, and which entry of it (None: all of it).
 Demand = tuple[str, str, object]
 
@@ -66,7 +67,7 @@ def dropped(options: SolveOptions, demand: Demand) -> SolveOptions:
     return replace(options, **{field: left})  # type: ignore[arg-type]
 
 
-def answered(solve: Solve, options: SolveOptions) -> PlacementResult:
+def answered(solve: Solve, options: SolveOptions, deadline: Deadline) -> PlacementResult:
     """Return the result of a search, or raise its error with the demands named that conflict.
 
     Parameters
@@ -75,6 +76,8 @@ def answered(solve: Solve, options: SolveOptions) -> PlacementResult:
         Searches under some options.
     options : SolveOptions
         What the user decided.
+    deadline : Deadline
+        Of the search and of the filter, which takes what the search left.
 
     Raises
     ------
@@ -82,23 +85,22 @@ def answered(solve: Solve, options: SolveOptions) -> PlacementResult:
         When there is no plan.
     """
     try:
-        return solve(options)
+        return solve(options, deadline)
     except PlacementError as error:
-        end = time.monotonic() + min(MOST_SECONDS, SHARE * options.time_limit_seconds)
+        end = deadline.share(1.0, MOST_SECONDS)
         error.conflict = _filtered(options, lambda wanted: _refuses(solve, wanted, end))
-        error.minimal = time.monotonic() < end
+        error.minimal = not end.passed
         raise
 
 
-def _refuses(solve: Solve, options: SolveOptions, end: float) -> bool:
+def _refuses(solve: Solve, options: SolveOptions, end: Deadline) -> bool:
     """Whether it is certain that there is no plan; where time runs out it is not."""
-    left = end - time.monotonic()
-    if left <= 0:
+    if end.passed:
         return False
     try:
-        solve(replace(options, gap=ANY_GAP, time_limit_seconds=left))
+        solve(replace(options, gap=ANY_GAP), end)
     except (PlacementError, BadInput):
-        return time.monotonic() < end
+        return not end.passed
     return False
 
 

@@ -11,11 +11,11 @@ Knows quick loads; exact evaluation, which has the last word, is ``solve``'s bus
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from placement.coarsen import coarse
+from placement.deadline import Deadline
 from placement.nets import RANK, Contracted
 from placement.plan import Tag
 from placement.quick_loads import EVERYWHERE, MEMORY, QuickLoads, places_of
@@ -42,7 +42,7 @@ class Level:
 LEVELS = (Level(60, 2, 4), Level(200, 4, 3), Level(None, 4, 1), Level(None, 6, 2))
 
 
-def descend(contracted: Contracted, tags: dict[str, Tag], deadline: float, seed: int = 0) -> dict[str, Tag]:
+def descend(contracted: Contracted, tags: dict[str, Tag], deadline: Deadline, seed: int = 0) -> dict[str, Tag]:
     """Return a placement that local search finds from another one.
 
     Parameters
@@ -51,14 +51,19 @@ def descend(contracted: Contracted, tags: dict[str, Tag], deadline: float, seed:
         The group problem.
     tags : dict of str to Tag
         Where to start.
-    deadline : float
-        Of ``time.monotonic``.
+    deadline : Deadline
+        When to stop; what is being built then is finished first.
     seed : int
         Of the order of moves.
     """
-    loads = QuickLoads(contracted, places_of(contracted, tags))
+    size = contracted.problem.size * len(contracted.items)
+    with deadline.phase("quick loads", size):
+        loads = QuickLoads(contracted, places_of(contracted, tags))
     for level in LEVELS:
-        descent = Descent(loads, list(_units(contracted, level.clusters)), level.doublings, seed)
+        if not deadline.allows(("level", size)):
+            break
+        with deadline.phase("level", size):
+            descent = Descent(loads, list(_units(contracted, level.clusters)), level.doublings, seed)
         descent.run(level.passes * len(descent.units), deadline)
     return loads.tags()
 
@@ -92,11 +97,11 @@ class Descent:
         self.units = [unit for unit in units if len({loads.at[item] for item in unit}) == 1]
         self.unit = max(float(loads.seconds.max()), 1e-300)
         self.value = loads.score(self.unit, doublings)
-        self.left, self.deadline = 0, float("inf")
+        self.left, self.deadline = 0, Deadline()
 
-    def run(self, looks: int, deadline: float = float("inf")) -> None:
+    def run(self, looks: int, deadline: Deadline | None = None) -> None:
         """Descend, disturb and descend again until units were looked at so often; keep the best placement."""
-        self.left, self.deadline = looks, deadline
+        self.left, self.deadline = looks, deadline or Deadline()
         self._descend()
         while self._goes_on() and self.units:
             before, value = [self.loads.at[unit[0]] for unit in self.units], self.value
@@ -107,7 +112,7 @@ class Descent:
                 self.value = value
 
     def _goes_on(self) -> bool:
-        return self.left > 0 and time.monotonic() < self.deadline
+        return self.left > 0 and not self.deadline.passed
 
     def _kick(self) -> None:
         """Move some units that are on the busiest or most overfull node, or data-parallel, to places drawn at random."""

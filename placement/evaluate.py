@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from placement.deadline import Deadline, Phase
 from placement.group import GroupProblem
 from placement.latency import latency
-from placement.loads import PARTS, Tally, tally
+from placement.loads import PARTS, Tally, session_classes, tally
 from placement.plan import Tag
 
 RESOURCES = ("cores", "memory bandwidth", "NIC tx", "NIC rx")
@@ -149,6 +150,26 @@ def evaluate(problem: GroupProblem, tags: Mapping[str, Tag]) -> Evaluation:
     total = tally(problem, tags)
     loads = tuple(_node_load(total, index) for index in range(len(problem.machines)))
     return Evaluation(loads, latency(problem, tags), problem.hogwild, problem.samples_per_step)
+
+
+def evaluation_of(problem: GroupProblem, tags: Mapping[str, Tag] | None = None) -> Phase:
+    """Return the evaluation of a placement as a phase of a search: each unlike session goes through all operators.
+
+    Parameters
+    ----------
+    problem : GroupProblem
+        The group.
+    tags : Mapping of str to Tag, optional
+        The placement; without, one whose sessions are all unlike.
+    """
+    sessions = problem.ranks if tags is None else sum(1 for _ in session_classes(problem, tags))
+    return "evaluation", sessions * len(problem.model.graph)
+
+
+def evaluate_timed(problem: GroupProblem, tags: Mapping[str, Tag], deadline: Deadline) -> Evaluation:
+    """Evaluate a placement, and let a deadline know how long that takes."""
+    with deadline.phase(*evaluation_of(problem, tags)):
+        return evaluate(problem, tags)
 
 
 def _node_load(total: Tally, index: int) -> NodeLoad:

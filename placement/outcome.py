@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from cost_models.costs import CostTable
 from placement.candidates import forbidden_tags
+from placement.deadline import Deadline, Phase
 from placement.diagnose import no_fit
-from placement.errors import PlacementError
-from placement.evaluate import Evaluation, evaluate
+from placement.errors import NothingFound, PlacementError
+from placement.evaluate import Evaluation, evaluate_timed, evaluation_of
 from placement.group import GroupProblem, server_links
 from placement.nets import Contracted
 from placement.plan import Plan, Shard, Tag
@@ -86,14 +87,20 @@ class Outcome:
     @property
     def curve(self) -> tuple[CurvePoint, ...]:
         """The best that is known about each group size."""
-        sizes = {shape.group_size for shape, _ in self.waiting} | {solved.shape.group_size for solved in self.solved}
-        return tuple(self._point(size) for size in sorted(sizes))
+        solved: dict[int, list[Solved]] = {}
+        for one in self.solved:
+            solved.setdefault(one.shape.group_size, []).append(one)
+        waiting, unlike = _by_size(self.waiting), _by_size(self.unlike)
+        parts = {
+            size: Outcome(solved.get(size, []), waiting.get(size, []), self.best, self.gap, unlike.get(size, []))
+            for size in sorted({*solved, *waiting})
+        }
+        return tuple(part._point(size) for size, part in parts.items())
 
     def _point(self, size: int) -> CurvePoint:
-        solved = [s for s in self.solved if s.shape.group_size == size]
-        rest = [(shape, rate) for shape, rate in self.waiting if shape.group_size == size]
+        """The best that is known, all shapes being of one group size."""
+        solved, rest, others = self.solved, self.waiting, [rate for _, rate in self.unlike]
         fitting = [s for s in solved if s.tags is not None]
-        others = [rate for shape, rate in self.unlike if shape.group_size == size]
         bound = max([*(s.bound for s in solved), *(rate for _, rate in rest), *others])
         top = max(fitting, key=lambda s: s.value, default=None)
         groups = len(top.shape.groups if top else (rest[0][0] if rest else solved[0].shape).groups)
@@ -116,6 +123,14 @@ class Outcome:
                 if known is None or (value or 0.0) > (known.samples_per_second or 0.0):
                     best[name] = row
         return tuple(best.values())
+
+
+def _by_size(rows: list[tuple[Shape, float]]) -> dict[int, list[tuple[Shape, float]]]:
+    """Shapes with what they cannot exceed, by group size."""
+    found: dict[int, list[tuple[Shape, float]]] = {}
+    for row in rows:
+        found.setdefault(row[0].group_size, []).append(row)
+    return found
 
 
 def distinct(problems: tuple[GroupProblem, ...]) -> Kinds:
@@ -181,7 +196,14 @@ def problems_of(
     )
 
 
-def job_value(kinds: Kinds, tags: Mapping[str, Tag], known: Evaluation) -> tuple[float | None, str]:
+def evaluations(kinds: Kinds, tags: Mapping[str, Tag]) -> tuple[Phase, ...]:
+    """Return the phases in which :func:`job_value` judges tags: none if all groups are alike."""
+    return () if len(kinds) == 1 else tuple(evaluation_of(problem, tags) for problem, _ in kinds)
+
+
+def job_value(
+    kinds: Kinds, tags: Mapping[str, Tag], known: Evaluation, deadline: Deadline | None = None
+) -> tuple[float | None, str]:
     """Return the samples per second of all groups with some tags; None and a reason if some group lacks memory.
 
     Parameters
@@ -192,8 +214,11 @@ def job_value(kinds: Kinds, tags: Mapping[str, Tag], known: Evaluation) -> tuple
         The tags.
     known : Evaluation
         Of the only group, if all are alike.
+    deadline : Deadline, optional
+        Is told how long evaluations take.
     """
-    values = [known] if len(kinds) == 1 else [evaluate(problem, tags) for problem, _ in kinds]
+    end = deadline or Deadline()
+    values = [known] if len(kinds) == 1 else [evaluate_timed(problem, tags, end) for problem, _ in kinds]
     for value in values:
         if value.overflow is not None:
             load = value.overflow
@@ -267,7 +292,7 @@ def plan_of(best: Solved, model: Model, batch: int, hogwild: int, options: Solve
     )
 
 
-def no_plan(solved: list[Solved], refused: list[PlacementError]) -> Exception:
+def no_plan(solved: list[Solved], refused: list[PlacementError], complete: bool = True) -> Exception:
     """Return the error that says why nothing fits, by the shape that came closest: the one with the largest groups.
 
     Parameters
@@ -276,11 +301,15 @@ def no_plan(solved: list[Solved], refused: list[PlacementError]) -> Exception:
         Shapes that have no plan.
     refused : list of PlacementError
         What sharding said about shapes whose tables fit nowhere.
+    complete : bool
+        Whether all shapes were looked at.
     """
     shaped = [one for one in solved if one.problems]
     if not shaped:
+        if refused and not complete:
+            return NothingFound("the embedding tables")
         return refused[-1] if refused else BadInput("options", "time_limit_seconds", 0, "more time")
-    proven = all(one.bound <= 0 for one in shaped)
+    proven = complete and all(one.bound <= 0 for one in shaped)
     return no_fit(Contracted(max(shaped, key=lambda one: one.shape.group_size).problems[0]), proven)
 
 

@@ -8,11 +8,11 @@ cuts cost least for the work they carry; how many is tried out. Bisection over Z
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
 
+from placement.deadline import Deadline
 from placement.pieces import UNIT, Piece
 from placement.plan import Shard, Span
 from placement.shard_state import Bools, Floats, Sharding
@@ -25,7 +25,7 @@ POURED = (0.0, 0.25, 0.5, 1.0, 2.0)
 
 
 def poured(
-    empty: Callable[[], Sharding], bound: float, most: float, gap: float = 1e-4, deadline: float = float("inf")
+    empty: Callable[[], Sharding], bound: float, most: float, gap: float = 1e-4, deadline: Deadline | None = None
 ) -> Sharding | None:
     """Return the best sharding found with a level below ``most``; None if there is none.
 
@@ -37,17 +37,19 @@ def poured(
         Seconds that no sharding is below; seconds that a known one has.
     gap : float
         Relative difference to the bound that is good enough.
-    deadline : float
-        ``time.monotonic()`` at which to return what there is.
+    deadline : Deadline, optional
+        When to return what there is.
     """
+    deadline = deadline or Deadline()
     best: Sharding | None = None
     for share in POURED:
         low, high = bound, most
         for _ in range(STEPS if most > bound * (1 + gap) else 0):
-            if time.monotonic() > deadline:
+            if not deadline.allows(("pouring", 1.0)):
                 return best
             level = (low + high) / 2
-            state = _fill(empty(), level, round(share * len(empty().nodes)))
+            with deadline.phase("pouring"):
+                state = _fill(empty(), level, round(share * len(empty().nodes)))
             if state is None:
                 low = level
             else:

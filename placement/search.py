@@ -10,8 +10,6 @@ On unlike machines a shape is first bounded for every way to put its machines to
 
 from __future__ import annotations
 
-import time
-from bisect import insort
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,30 +19,22 @@ from placement.bounds import Bounds, shares_machine
 from placement.compositions import Compositions
 from placement.compression import solve_coded
 from placement.conflict import answered
+from placement.deadline import Deadline, Phase
 from placement.demands import checked, resolved
 from placement.errors import ConstraintsConflict, DoesNotFit, PlacementError
-from placement.evaluate import Evaluation, evaluate
+from placement.evaluate import evaluate, evaluate_timed, evaluation_of
 from placement.group import GroupProblem
 from placement.guard import allowed_codecs, offers_of
+from placement.judging import Judge
 from placement.nets import Contracted
-from placement.outcome import (
-    Kinds,
-    Outcome,
-    Solved,
-    assumptions,
-    coded,
-    distinct,
-    job_value,
-    no_plan,
-    plan_of,
-    problems_of,
-)
-from placement.plan import DP, Shard, Tag
+from placement.outcome import Kinds, Outcome, Solved, assumptions, coded, distinct, no_plan, plan_of, problems_of
+from placement.plan import DP, Shard
 from placement.replan import Previous
 from placement.result import PlacementResult
 from placement.shapes import Shape, Shapes, SolveOptions, default_threads, usable
-from placement.sharding import ShardingOptions, shard_tables
+from placement.sharding import ShardingOptions, shard_tables, sharding_of
 from placement.solve import PRECISION, GroupSolution, limits_of, proves, solve_group
+from placement.waiting import Waiting
 from placement.wires import Wires
 from problem.cluster import Cluster
 from problem.errors import BadInput
@@ -55,6 +45,8 @@ from problem.model import Model
 MOST_EFFORT = 16
 #: Share of the time that is left which one sharding may take.
 SHARDING = 0.7
+#: Share of the time after which the first plan is sought in a hurry; share that judging a shape of each size may take.
+HURRY, SAMPLES = 0.5, 0.5
 #: Is told the samples per second of the best plan, and those that no plan exceeds.
 News = Callable[[float, float], None]
 
@@ -65,6 +57,7 @@ def solve(
     costs_for: CostsFor | None = None,
     options: SolveOptions | None = None,
     news: News | None = None,
+    deadline: Deadline | None = None,
 ) -> PlacementResult:
     """Find the plan that trains most samples per second.
 
@@ -81,6 +74,9 @@ def solve(
         What the user decided.
     news : callable, optional
         Is told the samples per second of the best plan, and the bound, whenever a shape has been looked at.
+    deadline : Deadline, optional
+        When to end; default: the time limit of the options from now. With no plan by then the search goes on to the first
+        that fits.
 
     Returns
     -------
@@ -97,17 +93,25 @@ def solve(
         When the options leave no shape.
     """
     options, costs_for = options or SolveOptions(), costs_for or cost_source(model)
-    return answered(lambda wanted: _Search(model, cluster, costs_for, wanted, news).run(), options)
+    end = deadline or Deadline.after(options.time_limit_seconds)
+    return answered(lambda wanted, until: _Search(model, cluster, costs_for, wanted, until, news).run(), options, end)
 
 
 class _Search:
     """One search."""
 
     def __init__(
-        self, model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOptions, news: News | None = None
+        self,
+        model: Model,
+        cluster: Cluster,
+        costs_for: CostsFor,
+        options: SolveOptions,
+        deadline: Deadline,
+        news: News | None = None,
     ) -> None:
-        self.model, self.began, self.news = model, time.monotonic(), news
-        self.deadline = self.began + options.time_limit_seconds
+        self.model, self.began, self.news = model, deadline.clock(), news
+        self.deadline = replace(deadline, reserved=[])
+        self.hurry = self.deadline.share(HURRY)
         self.options, self.rules = resolved(model, cluster, options)
         self.offers = offers_of(model, options)
         trainers = [node for node in usable(cluster) if node.may_train]
@@ -141,41 +145,43 @@ class _Search:
             model, cluster, self.costs, self.options, self.batch, self.hogwild, self.rules, self.previous
         )
         self.compositions = Compositions(self.bounds, self.shapes.trainers, self.shapes.hosts)
-        self.unlike: list[tuple[Shape, float]] = []
         self.large = not proves(Contracted(GroupProblem(model, self.costs, (), self.batch, pins=self.options.pins)))
         self.nodes = cluster.nodes
         self.solved: list[Solved] = []
         self.refused: list[PlacementError] = []
         self.best: Solved | None = None
         self.interrupted = False
+        self.judge = Judge(self.batch, self.previous, options.movement_seconds_per_byte, self.deadline)
 
     def run(self) -> PlacementResult:
-        """Solve shapes, best first, until the bound of the next one meets the best plan."""
+        """Return the best plan, once the bound of the next shape meets it."""
         self._resume()
-        self.waiting = waiting = sorted(map(self.compositions.bounded, self.shapes.all()), key=self.bounds.order)
-        self.unlike = [(shape, self.bounds.rate(shape)) for shape in waiting if not shape.composed]
-        self._sample(waiting)
-        while waiting and not self._done(waiting[0]):
-            shape = waiting.pop(0)
+        self.waiting = Waiting(self.shapes.all(), self.bounds, self.compositions, self.deadline)
+        self._sample()
+        while self.waiting and not self._done(self.waiting.head):
+            hurries = self.best is None and (self.interrupted or self.hurry.passed)
+            roomier = self.waiting.roomier() if hurries else None
+            shape = roomier or self.waiting.head
+            self.waiting.remove(shape)
             try:
-                found = self._look(shape)
+                found = self._first(shape) if roomier else self._look(shape)
             except KeyboardInterrupt:  # with no plan yet, the first baseline that fits will do
-                self.interrupted, self.deadline, found = True, time.monotonic(), [shape]
-            for one in found:
-                insort(waiting, one, key=self.bounds.order)
+                self.interrupted, found = True, [shape]
+                self.deadline.stop()
+            self.waiting.add(found)
             self._tell()
         self._insist()
         if self.best is None:
             if self.interrupted:
                 raise KeyboardInterrupt
-            raise no_plan(self.solved, self.refused)
-        return self._result(self.best, waiting)
+            raise no_plan(self.solved, self.refused, complete=not self.waiting)
+        return self._result(self.best)
 
     def _tell(self) -> None:
-        """Say how good the best plan is and what is still possible; what waits is sorted, best first."""
+        """Say how good the best plan is and what is still possible."""
         if self.news and self.best:
-            rest = [(shape, self.bounds.rate(shape)) for shape in self.waiting[:1]]
-            self.news(self.best.value, Outcome(self.solved, rest, self.best.value, 0.0, self.unlike).bound)
+            rest = self.waiting.rates(1)
+            self.news(self.best.value, Outcome(self.solved, rest, self.best.value, 0.0, self.waiting.unlike).bound)
 
     def _resume(self) -> None:
         """Take the earlier plan as it stands for the best one so far, if it still fits and is still allowed."""
@@ -186,15 +192,15 @@ class _Search:
         tags, kept = dict(self.previous.plan.tags), allowed_codecs(self.previous.plan.codecs, self.offers)
         for codecs in (self.options.codecs, {**kept, **self.options.codecs}):
             kinds = coded(distinct(found.problems), codecs)
-            self._offer(found, kinds, "", tags, evaluate(kinds[0][0], tags))
+            self.judge.offer(found, kinds, "", tags, evaluate_timed(kinds[0][0], tags, self.deadline))
         found.bound = found.value
         self._keep(found)
 
-    def _sample(self, waiting: list[Shape]) -> None:
+    def _sample(self) -> None:
         """Where solving a shape takes long: judge all operators data-parallel in the best shape of each group size first."""
-        best = {shape.group_size: shape for shape in reversed(waiting)}
-        for shape in sorted(best.values(), key=self.bounds.order):
-            if self.large and not shares_machine(shape) and time.monotonic() < self.deadline:
+        until = self.deadline.share(SAMPLES)
+        for shape in self.waiting.sizes() if self.large else ():
+            if not shares_machine(shape) and until.allows(*self._phases(shape)):
                 self._sample_one(shape)
 
     def _sample_one(self, shape: Shape) -> None:
@@ -204,95 +210,116 @@ class _Search:
             return
         found = Solved(shape, shards, self._problems(shape, shards), 0.0)
         if not (data := Contracted(found.problems[0])).barred:  # told when the shape is solved
-            first = data_parallel(data)
-            self._offer(found, distinct(found.problems), first.name, first.tags, first.evaluation)
+            first = data_parallel(data, self.deadline)
+            self.judge.offer(found, distinct(found.problems), first.name, first.tags, first.evaluation)
         self._keep(found)
 
     def _look(self, shape: Shape) -> list[Shape]:
         """Sharpen the bound of a shape, or solve it; return the shapes to be looked at instead of it."""
+        if not shape.bounded:
+            return [self.waiting.bound(shape)]
         if not shape.composed:
             return self.compositions.of(shape)
         raised = self.bounds.raised(shape)
         if raised.bound_seconds > shape.bound_seconds:
             return [raised]
-        if not shape.refined and (self.best or 2 * time.monotonic() < self.began + self.deadline):
+        if not shape.refined:
             return [self.bounds.refine(shape)]
         if self._disappointing(shape):
             self._relaxed(shape)
             return [shape]
-        self._try(shape)
-        return list(self.bounds.siblings(shape))
+        return list(self.bounds.siblings(shape)) if self._try(shape) else [shape]
+
+    def _first(self, shape: Shape) -> list[Shape]:
+        """Solve a shape as it is, in a hurry; return the shapes to be looked at instead of it."""
+        if shape.composed:
+            self._try(shape)
+            return list(self.bounds.siblings(shape))
+        self._try(self.compositions.given(shape))
+        return [shape]
 
     def _insist(self) -> None:
         """Solve again, with more effort, the shapes whose bounds keep the gap of the job open."""
-        while not self.interrupted and self.best is not None and time.monotonic() < self.deadline:
+        while not self.interrupted and self.best is not None:
             goal = self.best.value * (1 + max(self.options.gap, PRECISION))
             open_shapes = [s for s in self.solved if s.bound > goal and s.tags is not None and s.effort < MOST_EFFORT]
-            if not open_shapes:
+            worst = max(open_shapes, key=lambda solved: solved.bound, default=None)
+            if worst is None or not self.deadline.allows(*self._phases(worst.shape)):
                 return
-            worst = max(open_shapes, key=lambda solved: solved.bound)
             try:
-                self._try(worst.shape, 4 * worst.effort)
+                done = self._try(worst.shape, 4 * worst.effort)
             except KeyboardInterrupt:
-                self.interrupted = True
+                self.interrupted, done = True, False
+            if not done:
                 return
             self.solved.remove(worst)
             self.solved[-1].bound = min(self.solved[-1].bound, worst.bound)
             self._tell()
 
     def _done(self, shape: Shape) -> bool:
+        """Whether to end; without a plan only where the last shape had too little room and none has more."""
         if self.best is None:
-            return False
-        if self.interrupted:
-            return True
+            return (self.interrupted or self.deadline.passed) and self.waiting.roomier() is None
         promising = self.bounds.rate(shape) > self.best.score * (1 + max(self.options.gap, PRECISION))
-        return not promising or time.monotonic() > self.deadline
+        return self.interrupted or not promising or not self.deadline.allows(*self._phases(shape))
+
+    def _phases(self, shape: Shape) -> tuple[Phase, ...]:
+        """What solving a shape takes at least."""
+        return sharding_of(self.model, shape.servers), ("evaluation", len(self.model.graph))
 
     # ---- one shape
 
-    def _try(self, shape: Shape, effort: int = 1) -> None:
-        """Solve a shape and remember the outcome."""
+    def _try(self, shape: Shape, effort: int = 1) -> bool:
+        """Solve a shape and remember the outcome; return whether there was time to."""
         try:
             shards = self._shards(shape)
         except (DoesNotFit, ConstraintsConflict) as error:
             self.refused.append(error)
+            self.waiting.lacks_room(shape, tables=True)
             self.solved.append(Solved(shape, (), (), 0.0))
-            return
-        problems = self._problems(shape, shards)
-        found, total = Solved(shape, shards, problems, 0.0, effort=effort), 0.0
-        kinds = distinct(problems)
+            return True
+        found = Solved(shape, shards, self._problems(shape, shards), 0.0, effort=effort)
+        kinds, rates = distinct(found.problems), list[float]()
         for problem, count in kinds:
-            if found.tags is not None and time.monotonic() > self.deadline:  # other kinds are bounded with all shapes
-                break
-            data = Contracted(problem)
-            start = self.previous.tags_for(data) if self.previous else None
-            floor = 0.0 if shape.mixed else shape.bound_seconds
-            solution = solve_coded(data, self.offers, limits_of(self.options, self.deadline, effort), floor, start)
-            if self.previous and solution.tags:
-                solution.tags = self.previous.like(data, solution.tags)
-            self.interrupted = self.interrupted or solution.interrupted
-            total += count * self._rate(shape, shards, solution) / len(shape.groups)
-            self._collect(found, kinds, solution)
-            if start is not None:
-                self._offer(found, kinds, "", start, evaluate(problem, start))
-        found.bound = min(total, self.bounds.rate(shape))
+            if self.judge.needed or self.deadline.allows(evaluation_of(problem, self.all_dp)):
+                rates.append(count * self._solve_kind(found, kinds, problem) / len(shape.groups))
+        if not rates:
+            return False
+        found.bound = min(sum(rates) if len(rates) == len(kinds) else float("inf"), self.bounds.rate(shape))
+        if found.tags is None:
+            self.waiting.lacks_room(shape, tables=False)
         self._keep(found)
+        return True
+
+    def _solve_kind(self, found: Solved, kinds: Kinds, problem: GroupProblem) -> float:
+        """Solve one of the unlike groups of a shape; return what no placement exceeds if all were like it."""
+        data, shape = Contracted(problem), found.shape
+        start = self.previous.tags_for(data) if self.previous else None
+        limits = limits_of(self.options, self.deadline, found.effort)
+        solution = solve_coded(data, self.offers, limits, 0.0 if shape.mixed else shape.bound_seconds, start)
+        if self.previous and solution.tags:
+            solution.tags = self.previous.like(data, solution.tags)
+        self.interrupted = self.interrupted or solution.interrupted
+        self.judge.collect(found, kinds, solution)
+        if start is not None and self.deadline.allows(evaluation_of(problem, start)):
+            self.judge.offer(found, kinds, "", start, evaluate_timed(problem, start, self.deadline))
+        return self._rate(shape, found.shards, solution)
 
     def _keep(self, found: Solved) -> None:
         """Remember a solved shape, and its plan if that is the best."""
         self.solved.append(found)
         if found.tags is not None and (self.best is None or found.better_than(self.best)):
-            self.best = found
+            self.best, self.judge.needed = found, False
+            self.deadline.reserve(evaluation_of(found.problems[0], found.tags))
 
     def _shards(self, shape: Shape) -> tuple[Shard, ...]:
         """Shard the tables over the servers of a shape."""
-        steps = len(shape.groups) * shape.ranks
-        previous = self.previous
+        steps, previous = len(shape.groups) * shape.ranks, self.previous
         options = ShardingOptions(
             sessions=steps * self.hogwild,
             local=self.local,
             deterministic_seconds=0.5,
-            deadline=time.monotonic() + SHARDING * max(0.0, self.deadline - time.monotonic()),
+            deadline=self.deadline.share(SHARDING),
             enough_seconds=shape.bound_seconds / steps,
             per_server=shape.per_server,
             rules=self.rules,
@@ -304,7 +331,7 @@ class _Search:
 
     def _worth(self, shape: Shape, shards: tuple[Shard, ...]) -> tuple[float, float]:
         """Seconds of a step with all operators data-parallel, what must be moved being charged for; and bytes moved."""
-        seconds, moved = evaluate(self._problems(shape, shards)[0], self.all_dp).seconds, 0
+        seconds, moved = evaluate_timed(self._problems(shape, shards)[0], self.all_dp, self.deadline).seconds, 0
         if self.previous:
             moved = self.previous.moved_rows_bytes(shape.servers, self.previous.aligned(shape.servers, shards))
         return seconds + self.options.movement_seconds_per_byte * moved, moved
@@ -337,7 +364,7 @@ class _Search:
 
     def _relaxed(self, shape: Shape) -> float:
         """Bound of a shape whatever the sharding: that of the group's placement with servers that answer for free."""
-        if self.large or shares_machine(shape) or self.interrupted or time.monotonic() > self.deadline:
+        if self.large or shares_machine(shape) or self.interrupted or self.deadline.passed:
             return shape.bound_seconds
         relaxed = self.bounds.relaxed(shape, self.bounds.least_cuts(shape))
         solution = solve_group(Contracted(relaxed), limits_of(self.options, self.deadline), shape.bound_seconds)
@@ -345,43 +372,15 @@ class _Search:
         self.interrupted = solution.interrupted
         return max(shape.bound_seconds, solution.bound_seconds)
 
-    def _collect(self, found: Solved, kinds: Kinds, solution: GroupSolution) -> None:
-        """Judge the proposals of one group in all groups; remember the best tags and the baselines."""
-        proposed = [(baseline.name, baseline.tags, baseline.evaluation) for baseline in solution.baselines]
-        if solution.tags is not None and solution.evaluation is not None:
-            self._offer(found, coded(kinds, solution.codecs), "", solution.tags, solution.evaluation)
-        for name, tags, evaluation in proposed:
-            self._offer(found, kinds, name, tags, evaluation)
-
-    def _offer(self, found: Solved, kinds: Kinds, name: str, tags: dict[str, Tag], evaluation: Evaluation) -> None:
-        """Judge tags in all groups of a shape; remember them if they are its best, and what a baseline is worth."""
-        value, reason = job_value(kinds, tags, evaluation)
-        if name and (name not in found.baselines or (value or 0.0) > (found.baselines[name][0] or 0.0)):
-            found.baselines[name] = (value, reason)
-        if value is None:
-            return
-        shape, moved = found.shape, 0
-        if self.previous:
-            moved = self.previous.moved_operators_bytes(shape.groups, shape.ranks, tags)
-            moved += self.previous.moved_rows_bytes(shape.servers, found.shards)
-        samples = len(shape.groups) * shape.ranks * self.batch
-        charge = self.options.movement_seconds_per_byte * moved
-        score = samples / (samples / value + charge) if charge else value
-        offered = replace(found, tags=tags, value=value, score=score, moved=moved)
-        if found.tags is None or offered.better_than(found):
-            found.tags, found.value, found.score, found.moved = tags, value, score, moved
-            found.codecs = kinds[0][0].codecs
-
     # ---- outcome
 
-    def _result(self, best: Solved, waiting: list[Shape]) -> PlacementResult:
+    def _result(self, best: Solved) -> PlacementResult:
         gap = max(self.options.gap, PRECISION)
-        outcome = Outcome(
-            self.solved, [(shape, self.bounds.rate(shape)) for shape in waiting], best.value, gap, self.unlike
-        )
+        outcome = Outcome(self.solved, self.waiting.rates(), best.value, gap, self.waiting.unlike)
         bound = outcome.bound
         open_ = (bound - best.value) / bound if 0 < bound < float("inf") else 0.0
-        evaluation = evaluate(replace(best.problems[0], codecs=best.codecs), best.tags or {})
+        with self.deadline.phase("answer"):
+            evaluation = evaluate(replace(best.problems[0], codecs=best.codecs), best.tags or {})
         return PlacementResult(
             status="optimal" if open_ <= gap else "feasible",
             plan=checked(plan_of(best, self.model, self.batch, self.hogwild, self.options), self.options, self.rules),
@@ -389,7 +388,7 @@ class _Search:
             objective=best.value,
             bound=bound,
             gap=open_,
-            solve_seconds=time.monotonic() - self.began,
+            solve_seconds=self.deadline.clock() - self.began,
             bottleneck=evaluation.bottleneck,
             curve=outcome.curve,
             baselines=outcome.baselines,

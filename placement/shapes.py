@@ -132,6 +132,8 @@ class Shape:
         Whether it stands for these machines; if not, for as many of any kind.
     mixed : bool
         Whether its groups are unlike each other.
+    bounded : bool
+        Whether ``bound_seconds`` is more than the work of all operators on the cores of all trainers.
     """
 
     group_size: int
@@ -145,6 +147,7 @@ class Shape:
     refined: bool = False
     composed: bool = True
     mixed: bool = False
+    bounded: bool = True
 
     @property
     def machines(self) -> int:

@@ -28,7 +28,6 @@ bin-packing bound over that. Without splits it is what the integer program prove
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -38,6 +37,7 @@ from math import ceil
 from cost_models.costs import CostTable
 from placement.count_program import CountProgram, classes_of
 from placement.cuts import fewest_cuts
+from placement.deadline import Deadline, Phase
 from placement.errors import DoesNotFit
 from placement.keeping import Held, kept, move_one
 from placement.pieces import UNIT
@@ -102,8 +102,8 @@ class ShardingOptions:
         Whether tables may be cut at all; without, the bound is that of whole tables.
     column_splits : bool
         Whether columns may be cut as well as rows.
-    deadline : float
-        ``time.monotonic()`` at which to stop improving; a first sharding is made in any case.
+    deadline : Deadline
+        When to stop improving; a first sharding is made in any case.
     held : Held
         Where rows are now, if they are to stay there where that does not cost more than ``score`` allows.
     """
@@ -117,7 +117,7 @@ class ShardingOptions:
     rules: TableRules = NO_RULES
     row_splits: bool = True
     column_splits: bool = True
-    deadline: float = float("inf")
+    deadline: Deadline = field(default_factory=Deadline)
     held: Held = field(default_factory=dict)
 
 
@@ -180,6 +180,11 @@ def shard_tables(
     return ShardingResult(best.shards(), best.seconds, min(bound, best.seconds))
 
 
+def sharding_of(model: Model, servers: Sequence[Node]) -> Phase:
+    """Return a first sharding as a phase of a search: every table looks at every server."""
+    return "sharding", max(1, len(model.tables) * len(servers))
+
+
 def _best(make: Make, options: ShardingOptions) -> tuple[Sharding, float]:
     """Return the best sharding and a bound: as few cuts as asked for, else whole tables, else cut for balance."""
     tried, bound = _proposed(make, options)
@@ -187,18 +192,26 @@ def _best(make: Make, options: ShardingOptions) -> tuple[Sharding, float]:
         tried += kept(lambda: make(False), options.held)
     if len(tried) == 1:
         return tried[0], bound
-    worth = options.score or (lambda _, seconds: (seconds, 0.0))
-    return min(tried, key=lambda state: (worth(state.shards(), state.seconds), len(state.shards()))), bound
+    worth = options.score
+    if worth is None or not options.deadline.allows(("scoring", len(tried))):
+        return min(tried, key=lambda state: (state.seconds, len(state.shards()))), bound
+    with options.deadline.phase("scoring", len(tried)):
+        best = min(tried, key=lambda state: (worth(state.shards(), state.seconds), len(state.shards())))
+    return best, bound
 
 
 def _proposed(make: Make, options: ShardingOptions) -> tuple[list[Sharding], float]:
     modes = [False, True] if options.column_splits and options.row_splits else [False]
-    bound = sharding_bound(make(modes[-1]))
-    if options.per_server and not options.rules:
-        found = [wrapped for mode in modes if (wrapped := _wrapped(make(mode), options.per_server)) is not None]
-        if found:
-            return found, bound
-    whole, proven = _filled(make(False), {}, bound, options)
+    first = make(False)
+    with options.deadline.phase(*sharding_of(first.model, first.nodes)):
+        bound = sharding_bound(make(modes[-1]))
+        wrapped = [_wrapped(make(mode), options.per_server) for mode in modes] if options.per_server else []
+        found = [state for state in wrapped if state is not None and not options.rules]
+        if not found:
+            first.fill({})
+    if found:
+        return found, bound
+    whole, proven = _improved(first, bound, options)
     if not options.row_splits:
         return [whole], proven
     tried = [whole]
@@ -213,8 +226,11 @@ def _cut_for_balance(
 ) -> list[Sharding]:
     """Return shardings that are cut in one direction: into fair shares, and poured to a level."""
     found = []
-    if time.monotonic() < options.deadline:
-        with suppress(DoesNotFit):  # fair shares need not fill servers as well as the first sharding does
+    if options.deadline.allows(("fair shares", 1.0)):
+        with (
+            suppress(DoesNotFit),
+            options.deadline.phase("fair shares"),
+        ):  # they need not fill servers as well as the first
             found.append(_filled(empty(), _parts(empty()), bound, replace(options, deterministic_seconds=0.0))[0])
     most = min(state.seconds for state in (*tried, *found))
     level = poured(empty, bound, most, GOOD_GAP, options.deadline)
@@ -277,25 +293,30 @@ def _filled(
     Returns the state, and a bound for these pieces.
     """
     state.fill(parts)
+    return _improved(state, bound, options)
+
+
+def _improved(state: Sharding, bound: float, options: ShardingOptions) -> tuple[Sharding, float]:
+    """Move pieces of a full state; then, where small enough, solve the integer program."""
     _move(state, options.deadline)
     bound = sharding_bound(state) if not state.row_splits else bound
-    open_ = options.deterministic_seconds > 0 and state.seconds > bound * (1 + GOOD_GAP)
+    open_ = options.deterministic_seconds > 0 and state.seconds > bound * (1 + GOOD_GAP) and not options.deadline.passed
     if open_ and len(classes_of(state)) * len(state.nodes) <= MOST_VARIABLES:
         bound = _improve(state, bound, options)
     return state, bound
 
 
-def _move(state: Sharding, deadline: float, budget: int = 2000) -> None:
+def _move(state: Sharding, deadline: Deadline, budget: int = 2000) -> None:
     """Move pieces off the busiest server as long as that lowers the busiest load; about ``budget`` tries."""
-    while budget > 0 and time.monotonic() < deadline and (tries := move_one(state)):
+    while budget > 0 and not deadline.passed and (tries := move_one(state)):
         budget -= tries
 
 
 def _improve(state: Sharding, bound: float, options: ShardingOptions) -> float:
     """Solve the integer program, keep its sharding if it is better, and return the bound that it proved."""
     before, old = state.seconds, dict(state.at)
-    left = options.deadline - time.monotonic()
-    chosen, proven = CountProgram(state, bound, GOOD_GAP / 2).solve(options.deterministic_seconds, left)
+    program = CountProgram(state, bound, GOOD_GAP / 2)
+    chosen, proven = program.solve(options.deterministic_seconds, options.deadline.left)
     _put_all(state, chosen or old)
     if state.seconds > before:
         _put_all(state, old)

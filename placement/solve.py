@@ -10,16 +10,16 @@ second limit that a fast enough machine never meets.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ortools.sat.python import cp_model
 
-from placement.baselines import Baseline, baselines
+from placement.baselines import Baseline, baselines, data_parallel
 from placement.coarsen import coarse
+from placement.deadline import Deadline, Phase
 from placement.descent import descend
-from placement.evaluate import Evaluation, evaluate
+from placement.evaluate import Evaluation, evaluate_timed, evaluation_of
 from placement.formulation import Formulation
 from placement.nets import Contracted
 from placement.plan import DP, Tag
@@ -29,6 +29,10 @@ from placement.shapes import SolveOptions
 MOST_ITEMS, CLUSTERS = 200, 60
 #: Seconds for single moves that are evaluated exactly, at most.
 POLISH_SECONDS = 5.0
+#: Seconds for a placement that fits, where no baseline does and no time is left.
+LAST_CALL = 1.0
+#: Seconds between two requests to stop.
+TICK = 0.05
 #: Relative difference below which a placement counts as optimal: the rounding of the integer program.
 PRECISION = 1e-6
 
@@ -41,8 +45,8 @@ class Limits:
     ----------
     gap : float
         Relative gap that is good enough.
-    deadline : float
-        Of ``time.monotonic``.
+    deadline : Deadline
+        Of the wall clock.
     deterministic_seconds : float
         Solver work, in OR-tools' deterministic seconds, over all rounds.
     rounds : int
@@ -54,7 +58,7 @@ class Limits:
     """
 
     gap: float = 0.0
-    deadline: float = float("inf")
+    deadline: Deadline = field(default_factory=Deadline)
     deterministic_seconds: float = 20.0
     rounds: int = 200
     descents: int = 2
@@ -64,15 +68,15 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
-def limits_of(options: SolveOptions, deadline: float, effort: int = 1) -> Limits:
+def limits_of(options: SolveOptions, deadline: Deadline, effort: int = 1) -> Limits:
     """Return the limits of one group in a search.
 
     Parameters
     ----------
     options : SolveOptions
         Of the search.
-    deadline : float
-        Of the search, of ``time.monotonic``.
+    deadline : Deadline
+        Of the search.
     effort : int
         How often the usual work may be done.
     """
@@ -170,7 +174,7 @@ def solve_group(
     for baseline in found.baselines:
         _offer(found, contracted, baseline.tags, baseline.evaluation)
     if start is not None:
-        _offer(found, contracted, contracted.canonical(start))
+        _offer(found, contracted, contracted.canonical(start), deadline=limits.deadline)
     try:
         _search(found, contracted, limits)
     except KeyboardInterrupt:
@@ -190,22 +194,35 @@ def _solve_large(
 
     Baselines are those of clusters. Descents start in turn from all items data-parallel and from the best placement.
     """
-    first, codecs = baselines(coarse(contracted, CLUSTERS), limits.deadline), contracted.problem.codecs
-    found = GroupSolution(bound_seconds=floor_seconds, baselines=first, codecs=codecs)
+    found = GroupSolution(bound_seconds=floor_seconds, codecs=contracted.problem.codecs)
+    found.baselines = _large_baselines(contracted, limits.deadline)
     try:
         for baseline in found.baselines:
             _offer(found, contracted, baseline.tags, baseline.evaluation)
         if start is not None:
-            _offer(found, contracted, contracted.canonical(start))
+            _offer(found, contracted, contracted.canonical(start), deadline=limits.deadline)
         for number in range(limits.descents):
-            if found.within(limits.gap) or time.monotonic() > limits.deadline:
+            deadline = limits.deadline.before(evaluation_of(contracted.problem))
+            if found.within(limits.gap) or not deadline.allows(("quick loads", _size(contracted))):
                 break
             origin = found.tags if number % 2 and found.tags else found.baselines[0].tags
-            tags = descend(contracted, origin, limits.deadline, limits.seed + number)
-            _offer(found, contracted, contracted.canonical(tags))
+            tags = descend(contracted, origin, deadline, limits.seed + number)
+            _offer(found, contracted, contracted.canonical(tags), deadline=limits.deadline)
     except KeyboardInterrupt:
         found.interrupted = True
     return found
+
+
+def _large_baselines(contracted: Contracted, deadline: Deadline) -> tuple[Baseline, ...]:
+    """Baselines of clusters; where there is no time to make those, and it fits, all data-parallel alone."""
+    phase = "coarsening", _size(contracted)
+    if not deadline.allows(phase):
+        first = data_parallel(contracted, deadline)
+        if not first.reason:
+            return (first,)
+    with deadline.phase(*phase):
+        clusters = coarse(contracted, CLUSTERS)
+    return baselines(clusters, deadline)
 
 
 def _search(found: GroupSolution, contracted: Contracted, limits: Limits) -> None:
@@ -213,8 +230,18 @@ def _search(found: GroupSolution, contracted: Contracted, limits: Limits) -> Non
     _polish(found, contracted, limits)
     if found.evaluation is None and not _first_fit(found, contracted, limits):
         return
-    if found.seconds > 0 and not found.within(limits.gap) and time.monotonic() < limits.deadline:
+    if found.seconds > 0 and not found.within(limits.gap) and limits.deadline.allows(_formulating(contracted)):
         _prove(found, contracted, limits)
+
+
+def _formulating(contracted: Contracted) -> Phase:
+    """The making of the integer program as a phase."""
+    return "formulation", _size(contracted)
+
+
+def _size(contracted: Contracted) -> int:
+    """How many places all items may take."""
+    return max(1, len(contracted.items)) * contracted.problem.size
 
 
 def _key(contracted: Contracted, tags: Mapping[str, Tag]) -> tuple[Tag, ...]:
@@ -222,13 +249,17 @@ def _key(contracted: Contracted, tags: Mapping[str, Tag]) -> tuple[Tag, ...]:
 
 
 def _offer(
-    found: GroupSolution, contracted: Contracted, tags: dict[str, Tag], evaluation: Evaluation | None = None
+    found: GroupSolution,
+    contracted: Contracted,
+    tags: dict[str, Tag],
+    evaluation: Evaluation | None = None,
+    deadline: Deadline | None = None,
 ) -> bool:
     """Judge a placement, remember it if it fits and is the best so far; return whether it was."""
     key = _key(contracted, tags)
     if key in found.seen:
         return False
-    value = evaluation or evaluate(contracted.problem, tags)
+    value = evaluation or evaluate_timed(contracted.problem, tags, deadline or Deadline())
     found.seen[key] = value.seconds
     if not value.fits or value.seconds >= found.seconds:
         return False
@@ -238,14 +269,14 @@ def _offer(
 
 def _polish(found: GroupSolution, contracted: Contracted, limits: Limits, budget: int = 2000) -> None:
     """Move single items as long as that helps; at most ``budget`` placements are judged."""
-    improved, deadline = found.tags is not None, min(limits.deadline, time.monotonic() + POLISH_SECONDS)
+    improved, deadline = found.tags is not None, limits.deadline.share(1.0, POLISH_SECONDS)
     while improved:
         improved = False
         for tags in _neighbours(contracted, found.tags or {}):
-            if budget <= 0 or time.monotonic() > deadline:
+            if budget <= 0 or not deadline.allows(evaluation_of(contracted.problem, tags)):
                 return
             budget -= 1
-            if _offer(found, contracted, contracted.canonical(tags)):
+            if _offer(found, contracted, contracted.canonical(tags), deadline=deadline):
                 improved = True
                 break
 
@@ -272,13 +303,18 @@ def _solver(limits: Limits, spent: float) -> cp_model.CpSolver:
     solver.parameters.catch_sigint_signal = False
     solver.parameters.random_seed = limits.seed
     solver.parameters.max_deterministic_time = max(0.0, limits.deterministic_seconds - spent)
-    solver.parameters.max_time_in_seconds = min(3600.0, max(0.0, limits.deadline - time.monotonic()))
+    solver.parameters.max_time_in_seconds = min(3600.0, max(0.0, limits.deadline.left))
     solver.parameters.relative_gap_limit = limits.gap / 2
     return solver
 
 
-def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, bool]:
-    """Run the solver in a thread of its own, so that Ctrl-C reaches this one; return its status and whether it came."""
+def _run(
+    solver: cp_model.CpSolver, model: cp_model.CpModel, deadline: Deadline
+) -> tuple[cp_model.CpSolverStatus, bool]:
+    """Run the solver in a thread of its own, so that Ctrl-C reaches this one; return its status and whether it came.
+
+    The solver looks at its time limit now and then only; it is told to stop as well.
+    """
     status: list[cp_model.CpSolverStatus] = []
     done, interrupted = threading.Event(), False
 
@@ -291,8 +327,7 @@ def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> tuple[cp_model.C
     threading.Thread(target=work).start()
     while not done.is_set():
         try:
-            done.wait(0.05 if interrupted else None)
-            if interrupted:
+            if not done.wait(TICK if interrupted else max(TICK, min(3600.0, deadline.left))):
                 solver.stop_search()
         except KeyboardInterrupt:
             interrupted = True
@@ -303,15 +338,17 @@ def _first_fit(found: GroupSolution, contracted: Contracted, limits: Limits) -> 
     """Where no baseline fits: find anything that does, memory alone being looked at; return whether there is."""
     worst = max(baseline.evaluation.seconds for baseline in found.baselines)
     form = Formulation(contracted, best_seconds=max(worst, 1e-30) * 1e6, objective=False)
+    if limits.deadline.passed:  # the search goes on after its end only for want of any plan
+        limits = replace(limits, deadline=limits.deadline.no_sooner(LAST_CALL))
     for _ in range(limits.rounds):
         solver = _solver(limits, 0.0)
-        status, found.interrupted = _run(solver, form.model)
+        status, found.interrupted = _run(solver, form.model, limits.deadline)
         if status == cp_model.INFEASIBLE:
             found.bound_seconds = float("inf")
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return False
         tags = form.read(solver)
-        if _offer(found, contracted, tags):
+        if _offer(found, contracted, tags, deadline=limits.deadline):
             _polish(found, contracted, limits)
             return True
         form.exclude(tags)
@@ -320,11 +357,12 @@ def _first_fit(found: GroupSolution, contracted: Contracted, limits: Limits) -> 
 
 def _prove(found: GroupSolution, contracted: Contracted, limits: Limits) -> None:
     """Ask the solver for better placements until its bound meets the best one or the limits end."""
-    form, spent = Formulation(contracted, found.seconds), 0.0
+    with limits.deadline.phase(*_formulating(contracted)):
+        form, spent = Formulation(contracted, found.seconds), 0.0
     for _ in range(limits.rounds):
         form.hint(found.tags or {})
         solver = _solver(limits, spent)
-        status, found.interrupted = _run(solver, form.model)
+        status, found.interrupted = _run(solver, form.model, limits.deadline)
         spent += solver.response_proto.deterministic_time
         if not _learn(found, contracted, form, solver, status, limits) or found.within(limits.gap):
             return
@@ -349,7 +387,7 @@ def _learn(
         return False
     found.bound_seconds = max(found.bound_seconds, min(found.seconds, form.seconds(solver.best_objective_bound)))
     tags = form.read(solver)
-    if _offer(found, contracted, tags):
+    if _offer(found, contracted, tags, deadline=limits.deadline):
         _polish(found, contracted, limits, budget=200)
     form.exclude(tags)
     form.tighten(found.seconds)

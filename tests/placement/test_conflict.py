@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.conflict import answered, demands, dropped
+from placement.deadline import Deadline
 from placement.errors import DoesNotFit, PlacementError
 from placement.result import PlacementResult
 from placement.search import solve
@@ -148,14 +149,14 @@ NAMES = [demand[0] for demand in demands(ALL)]
 def test_the_filter_leaves_a_conflict_without_any_spare_demand(conflicts: list[set[str]]) -> None:
     """Whatever sets of demands conflict: those named do, and no smaller part of them does."""
 
-    def search(options: SolveOptions) -> PlacementResult:
+    def search(options: SolveOptions, deadline: Deadline) -> PlacementResult:
         left = {demand[0] for demand in demands(options)}
         if any(conflict <= left for conflict in conflicts):
             raise PlacementError("nothing fits")
         return None  # type: ignore[return-value]
 
     with pytest.raises(PlacementError) as caught:
-        answered(search, ALL)
+        answered(search, ALL, Deadline())
     named = caught.value.conflict
     assert any(conflict <= set(named) for conflict in conflicts)
     assert not any(c <= set(part) for c in conflicts for part in combinations(named, len(named) - 1))
@@ -173,9 +174,9 @@ def test_every_demand_can_be_dropped() -> None:
 def test_what_was_not_proven_in_time_is_said_to_be_so() -> None:
     """With no time for the filter all demands are named, as some of which are to blame."""
 
-    def search(options: SolveOptions) -> PlacementResult:
+    def search(options: SolveOptions, deadline: Deadline) -> PlacementResult:
         raise PlacementError("nothing fits")
 
     with pytest.raises(PlacementError, match=r"some of: .*pin a=0") as caught:
-        answered(search, replace(ALL, time_limit_seconds=0.0))
+        answered(search, ALL, Deadline(0.0))
     assert list(caught.value.conflict) == NAMES

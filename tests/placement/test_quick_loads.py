@@ -10,6 +10,7 @@ import pytest
 from cost_models.roofline import roofline_costs
 from experiments.autoctr import autoctr_model
 from placement.baselines import baselines
+from placement.deadline import Deadline
 from placement.descent import Descent, descend
 from placement.evaluate import evaluate
 from placement.group import GroupProblem
@@ -75,7 +76,7 @@ def test_clusters_leave_the_ranks_when_the_network_is_narrow() -> None:
     """With NICs of 2 MB/s a descent from all-DP takes less than half the step of the best baseline, evaluated exactly."""
     group = _branches(3, nic_bytes_per_second=2e6)
     rows = baselines(group)
-    tags = descend(group, rows[0].tags, float("inf"))
+    tags = descend(group, rows[0].tags, Deadline())
     assert evaluate(group.problem, tags).seconds < 0.5 * min(row.evaluation.seconds for row in rows)
     assert {*tags.values()} > {DP}
 
@@ -87,7 +88,7 @@ def test_memory_that_no_rank_has_is_found_elsewhere() -> None:
     group = _branches(4, 8, 2, memory_bytes=int(0.6 * needed))
     rows = baselines(group)
     assert not rows[0].evaluation.fits
-    found = evaluate(group.problem, descend(group, rows[0].tags, float("inf")))
+    found = evaluate(group.problem, descend(group, rows[0].tags, Deadline()))
     assert found.fits
     assert found.seconds < min(row.evaluation.seconds for row in rows if row.evaluation.fits)
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cost_models.costs import CostTable, PhaseCost, TableCost
 from cost_models.roofline import roofline_costs
 from placement.cuts import candidates, cut_count, fewest_cuts
+from placement.deadline import Deadline
 from placement.errors import DoesNotFit
 from placement.plan import Plan, Shard
 from placement.shard_bounds import level_bound, packing_bound
@@ -263,6 +264,6 @@ def test_columns_are_cut_where_pooled_rows_bind() -> None:
 def test_deadline_ends_the_search_with_a_sharding() -> None:
     """With no time at all the first sharding comes back, whole and within its bound."""
     tables = [EmbeddingTable(f"t{i}", 1000 + i, 64, 1.0 + i) for i in range(50)]
-    result = _shard(tables, 7, 10**9, ShardingOptions(deadline=0.0))
+    result = _shard(tables, 7, 10**9, ShardingOptions(deadline=Deadline(0.0)))
     _check_tiling(tables, result.shards, 7)
     assert result.bound_seconds <= result.max_load_seconds

@@ -8,6 +8,7 @@ import pytest
 
 from cost_models.costs import CostTable, OpCost, PhaseCost
 from placement.baselines import baselines
+from placement.deadline import Deadline
 from placement.evaluate import evaluate
 from placement.formulation import Formulation
 from placement.group import GroupProblem
@@ -71,7 +72,7 @@ def test_never_worse_than_the_best_baseline_even_without_time(monkeypatch: pytes
     for seed in range(20):
         data = Contracted(random_group(seed))
         fitting = [b.evaluation.seconds for b in baselines(data) if b.evaluation.fits]
-        found = solve_group(data, Limits(deadline=0.0, deterministic_seconds=0.0))
+        found = solve_group(data, Limits(deadline=Deadline(0.0), deterministic_seconds=0.0))
         if fitting:
             assert found.seconds <= min(fitting)
             assert found.bound_seconds <= found.seconds
