@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import time
+from itertools import chain
 
 from executor.clock import ClockKind
 from executor.data.batch import Stream
@@ -28,6 +29,7 @@ from executor.job import (
     work,
 )
 from executor.parameters import check_supported
+from executor.prefault import parameters_of, prefault
 from executor.state import Record, allocate_state, check_memory
 from executor.supervisor import supervise
 from executor.throttle import Nics
@@ -102,6 +104,7 @@ def _run_segment(job: Job, steps: range) -> None:
 
     def enter(worker: Worker) -> None:
         keep_only(*transport.descriptors(worker.name))
+        prefault(chain(transport.memory(worker.name), parameters_of(job.plan, job.state, worker)))
         work(job, wiring, worker, steps, latest)
 
     def started() -> None:

@@ -14,12 +14,13 @@ arrays of a step stay valid for the step.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 import os
 import resource
 import select
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -322,6 +323,12 @@ class SharedMemory:
             used |= {pipe.write_end} if worker == source else set()
             used |= {pipe.read_end} if worker == target else set()
         return used, everything
+
+    def memory(self, worker: str) -> Iterator[Array]:
+        """Yield the slots of the channels that a worker sends or receives by."""
+        for channel in self._channels:
+            if worker in {channel.source, channel.target}:
+                yield from itertools.chain.from_iterable(channel._slots)
 
     def close(self) -> None:
         """Close every end in this process; the supervisor does so once the workers run."""

@@ -1,10 +1,11 @@
 """Single losses of nodes and the writing of checkpoints, as events in simulated time.
 
-A node is lost at an instant; whoever needs it ends the step that is under way (so much is too optimistic: at most a step),
+A node is lost at an instant, and the work of the step under way with it. Whoever needs the node ends that step all the same,
 stands still until the loss has been noticed and a replacement has read the checkpoint, and then makes again every step since
-that checkpoint, at whatever speed the cluster then allows. The node's group stands still, and the others go on; all groups
-do if the node is a server, if the loss is of the whole job, or if groups average in every exchange. Knows steps and
-instants; nothing of what a step is.
+that checkpoint, the one under way included, at whatever speed the cluster then allows. That is exact unless the replacement
+is ready before the step would have ended: then as much is lost too much, at most a step. The node's group stands still, and
+the others go on; all groups do if the node is a server, if the loss is of the whole job, or if groups average in every
+exchange. Knows steps and instants; nothing of what a step is.
 """
 
 from __future__ import annotations
