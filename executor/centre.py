@@ -6,15 +6,18 @@ gets back. The rules are pure arithmetic on float32 arrays; :class:`Clerk` knows
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from executor.arrays import Floats
+from executor.codecs.wire import Bytes
 from executor.exchange import Endpoint
-from executor.pushing import PushedParts, pushed_parts
+from executor.pushing import PushedParts, Rounding, pushed_parts, roundings
 from executor.state import JobState
 from executor.transport import Line
 from executor.wiring import node_of
@@ -22,16 +25,24 @@ from placement.plan import Plan, Sync
 from programs.instructions import SyncStep
 from programs.workers import Worker
 
-#: Takes the pushed arrays of one operator, a client each, its centre and its block momentum (empty where there is none);
-#: returns what each client gets back.
-Rule = Callable[[Sequence[Floats], Floats, Floats], list[Floats]]
+#: What arrives of a difference that is sent to a client, by its position.
+Arrives = Callable[[int, Floats], Floats]
+#: Takes the pushed arrays of one operator, a client each, its centre, its block momentum (empty where there is none) and
+#: what arrives of answers; returns what each client gets back.
+Rule = Callable[[Sequence[Floats], Floats, Floats, Arrives], list[Floats]]
 
 
-def elastic(pushed: Sequence[Floats], centre: Floats, alpha: float) -> list[Floats]:
-    """EASGD, a client after the other: it gets alpha (centre - x), by which the centre moves the other way."""
+def whole(position: int, difference: Floats) -> Floats:
+    """All of a difference arrives (an :data:`Arrives`)."""
+    del position
+    return difference
+
+
+def elastic(pushed: Sequence[Floats], centre: Floats, alpha: float, arrives: Arrives = whole) -> list[Floats]:
+    """EASGD, a client after the other: it gets alpha (centre - x); by what arrives the centre moves the other way."""
     differences = []
-    for values in pushed:
-        difference = np.multiply(centre - values, np.float32(alpha))
+    for position, values in enumerate(pushed):
+        difference = arrives(position, np.multiply(centre - values, np.float32(alpha)))
         centre -= difference
         differences.append(difference)
     return differences
@@ -72,25 +83,31 @@ def rule_of(sync: Sync) -> Rule:
     """Return the rule of the settings."""
     match sync.algorithm:
         case "easgd":
-            return lambda pushed, centre, _: elastic(pushed, centre, sync.alpha)
+            return lambda pushed, centre, _, arrives: elastic(pushed, centre, sync.alpha, arrives)
         case "ma":
-            return lambda pushed, centre, _: model_average(pushed, centre, sync.alpha)
+            return lambda pushed, centre, _, arrives: _all(arrives, model_average(pushed, centre, sync.alpha))
         case "bmuf":
-            return lambda pushed, centre, velocity: block_momentum(pushed, centre, velocity, sync)
+            return lambda pushed, centre, v, arrives: _all(arrives, block_momentum(pushed, centre, v, sync))
         case "push":
-            return lambda pushed, centre, _: parameter_server(pushed, centre)
+            return lambda pushed, centre, *_: parameter_server(pushed, centre)
+
+
+def _all(arrives: Arrives, differences: list[Floats]) -> list[Floats]:
+    return [arrives(position, difference) for position, difference in enumerate(differences)]
 
 
 @dataclass(frozen=True)
 class Client:
-    """A worker that exchanges with a server: its operators there, how what it pushes is read, and its round.
+    """A worker that exchanges with a server: its group and operators there, how what it pushes is read, how answers travel.
 
     ``round`` is the positions of the clients that are answered together, in the order of their groups.
     """
 
     name: str
+    group: int
     operators: tuple[str, ...]
     parts: PushedParts
+    rounded: Mapping[str, Rounding]
     round: tuple[int, ...]
 
 
@@ -105,6 +122,8 @@ class Clerk:
         Says by which rule.
     state : JobState
         Holds the centre, and block momentum.
+    first : int
+        Number of the first exchange.
 
     Attributes
     ----------
@@ -112,13 +131,14 @@ class Clerk:
         Who exchanges with the server.
     """
 
-    def __init__(self, end: Endpoint, plan: Plan, state: JobState) -> None:
+    def __init__(self, end: Endpoint, plan: Plan, state: JobState, first: int) -> None:
         assert plan.sync is not None
         assert state.centre is not None
         self.clients = _clients(end, plan)
         self._end, self._rule = end, rule_of(plan.sync)
         self._centre, self._velocity = state.centre, state.velocity
         self._taken: dict[int, tuple[list[Floats], float]] = {}
+        self._numbers = [first] * len(self.clients)
 
     def channels(self) -> list[Line]:
         """Return the channel of each client's requests."""
@@ -141,18 +161,31 @@ class Clerk:
             pushed = [self._taken.pop(member) for member in client.round]
             for _, arrival in pushed:
                 clock.meet(arrival)
-            self._answer([self.clients[member] for member in client.round], [parts for parts, _ in pushed])
+            self._answer(client.round, [parts for parts, _ in pushed])
             self._end.record.tick()
 
-    def _answer(self, clients: Sequence[Client], pushed: Sequence[list[Floats]]) -> None:
-        answers: list[list[Floats]] = [[] for _ in clients]
+    def _answer(self, members: Sequence[int], pushed: Sequence[list[Floats]]) -> None:
+        clients = [self.clients[member] for member in members]
+        answers: list[list[Any]] = [[] for _ in clients]
         for position, name in enumerate(clients[0].operators):
             velocity = self._velocity.flat(name) if self._velocity is not None else _NOTHING
-            found = self._rule([parts[position] for parts in pushed], self._centre.flat(name), velocity)
-            for mine, one in zip(answers, found, strict=True):
+            parts = [of_client[position] for of_client in pushed]
+            wires: list[Bytes] = []
+            arrives = functools.partial(self._rounded, name, members, wires) if clients[0].rounded else whole
+            found = self._rule(parts, self._centre.flat(name), velocity, arrives)
+            for mine, one in zip(answers, wires or found, strict=True):
                 mine.append(one)
-        for client, mine in zip(clients, answers, strict=True):
+        for member, client, mine in zip(members, clients, answers, strict=True):
+            self._numbers[member] += 1
             self._end.send(("pull", client.name, self._end.worker.rank), mine)
+
+    def _rounded(
+        self, name: str, members: Sequence[int], wires: list[Bytes], position: int, difference: Floats
+    ) -> Floats:
+        """Encode a difference, keep the message, and return what its receiver will read."""
+        client, number = self.clients[members[position]], self._numbers[members[position]]
+        wires.append(client.rounded[name].encode(difference, client.group, number, "answer"))
+        return client.rounded[name].decode(wires[-1])
 
 
 _NOTHING: Floats = np.zeros(0, np.float32)
@@ -176,4 +209,5 @@ def _round(plan: Plan, worker: Worker) -> tuple[int, int]:
 def _client(worker: Worker, server: int, plan: Plan, together: tuple[int, ...]) -> Client:
     step = next(i for i in worker.program if isinstance(i, SyncStep))
     operators = step.exchange[server]
-    return Client(worker.name, operators, pushed_parts(plan, step, operators), together)
+    parts, rounded = pushed_parts(plan, step, operators), roundings(plan, step, operators)
+    return Client(worker.name, worker.group, operators, parts, rounded, together)

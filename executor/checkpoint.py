@@ -198,7 +198,7 @@ def _entries(plan: Plan, state: JobState) -> Iterator[Entry]:
 
 
 def _sync_entries(state: JobState) -> Iterator[Entry]:
-    """What the rules of synchronisation remember: block momentum; of gradient push what is known and what is unsent."""
+    """What the rules of synchronisation remember: block momentum; what is known (gradient push) and unsent."""
     if state.velocity is not None:
         for name in state.velocity.operators:
             flat = state.velocity.flat(name)

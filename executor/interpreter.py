@@ -322,7 +322,7 @@ class Interpreter:
         assert plan.sync is not None
         assert node is not None
         memory = self.state.pushed.get((worker.group, node_of(worker)))
-        pusher, gap = Pusher(plan, instruction, node, memory), plan.sync.gap
+        pusher, gap = Pusher(plan, instruction, node, memory, worker.group), plan.sync.gap
 
         def sync() -> None:
             if worker.role == "shadow":

@@ -56,7 +56,7 @@ class JobState:
     velocity : Parameters or None
         Block momentum, for ``bmuf`` only.
     pushed : Mapping of (group, node) to PushMemory
-        What nodes remember for gradient push; empty for other algorithms.
+        What nodes remember for gradient push and for rounded exchanges; empty for others.
     left_out : Mapping of key to ndarray
         What a session's node has not sent of the gradient of a cut under top-k with feedback, (batch * width,).
     """
@@ -157,14 +157,14 @@ def check_memory(plan: Plan) -> None:
 
 
 def _allocate_pushed(plan: Plan, memory: Callable[[Home], BufferFactory]) -> dict[tuple[int, int], PushMemory]:
-    if plan.sync is None or len(plan.groups) == 1 or plan.sync.algorithm != "push":
+    pushes, codec = plan.sync is not None and plan.sync.algorithm == "push", plan.codec(EXCHANGE)
+    if len(plan.groups) == 1 or not (pushes or codec):
         return {}
     graph, found = plan.model.graph, {}
     for group, node in itertools.product(range(len(plan.groups)), range(plan.group_size)):
         names, here = exchanged_operators(plan, node), memory(node_home(group, node))
-        coded = names if plan.codec(EXCHANGE) else ()
-        unsent = {name: here(f"{name}.unsent", graph[name].parameters + 1) for name in coded}
-        found[group, node] = PushMemory(Parameters(plan.model, here, names), unsent)
+        unsent = {name: here(f"{name}.unsent", graph[name].parameters + 1) for name in (names if codec else ())}
+        found[group, node] = PushMemory(Parameters(plan.model, here, names if pushes else ()), unsent)
     return found
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from executor.coded import coded_layouts, room
-from executor.pushing import push_layout
+from executor.pushing import pull_layout, push_layout
 from executor.throttle import Nics
 from executor.transport import Bell, Layout, Line, Link, Transport
 from placement.plan import Plan
@@ -180,10 +180,9 @@ def _sync_channels(
 ) -> Iterator[tuple[Label, Ends]]:
     graph = plan.model.graph
     for server in (w for w in everybody if w.role == "sync" and step.exchange and step.exchange[w.rank]):
-        layout = [((graph[name].parameters,), np.float32) for name in step.exchange[server.rank]]
-        request = push_layout(plan, step, step.exchange[server.rank])
-        yield ("push", worker.name, server.rank), (worker, server, request)
-        yield ("pull", worker.name, server.rank), (server, worker, layout)
+        names = step.exchange[server.rank]
+        yield ("push", worker.name, server.rank), (worker, server, push_layout(plan, step, names))
+        yield ("pull", worker.name, server.rank), (server, worker, pull_layout(plan, step, names))
     for follower in step.followers:
         target = next(w for w in everybody if w.group == worker.group and _syncs(w) and node_of(w) == follower)
         layout = [((graph[name].parameters,), np.float32) for name in step.forward]

@@ -29,7 +29,7 @@ def run_worker(end: Endpoint, context: Context, steps: range) -> None:
         The loss is not finite.
     """
     if end.worker.role == "sync":
-        _serve_exchanges(end, context)
+        _serve_exchanges(end, context, steps)
     elif end.worker.role == "shadow":
         _run_shadow(end, context, steps)
     else:
@@ -58,12 +58,13 @@ def _run_shadow(end: Endpoint, context: Context, steps: range) -> None:
         interpreter.run_step(number)
 
 
-def _serve_exchanges(end: Endpoint, context: Context) -> None:
+def _serve_exchanges(end: Endpoint, context: Context, steps: range) -> None:
     """Answer exchanges as they come, or round by round, until all clients have gone.
 
     On the virtual clocks clients do not queue here: an answer is as late as its request and the work on it.
     """
-    clerk = Clerk(end, context.plan, context.state)
+    assert context.plan.sync is not None
+    clerk = Clerk(end, context.plan, context.state, steps.start // context.plan.sync.gap)
     inbox = end.wiring.transport.inbox(clerk.channels())
     left = len(clerk.clients)
     while left:

@@ -25,7 +25,7 @@ from experiments import questions
 from experiments.literature import literature_rows, literature_text
 from experiments.paced import paced_rows
 from experiments.plots import COLOURS, MARKERS
-from experiments.quality import conditions, drawing, replicas, tables, thresholds
+from experiments.quality import conditions, drawing, exchanges, replicas, tables, thresholds
 from experiments.quality.on_file import CriteoFile, criteo_source
 from experiments.quality.study import USUAL, Effort
 from experiments.quality.verdicts import verdict_text
@@ -291,6 +291,14 @@ FIGURES: Mapping[str, FigureInfo] = {
             conditions.conditions,
             drawing.draw_conditions,
             height=6.0,
+            trains=True,
+        ),
+        FigureInfo(
+            "exchange-codecs",
+            str(exchanges.exchanges.__doc__),
+            3,
+            exchanges.exchanges,
+            drawing.draw_exchanges,
             trains=True,
         ),
         *(

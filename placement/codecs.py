@@ -34,8 +34,13 @@ RULES = ("exact", "laplace", "laplace_one_sided", "batch")
 POOLED, PUSH = "pooled", "push"
 #: The all-reduce of the gradients of DP operators, and what it can take.
 ALL_REDUCE, ALL_REDUCE_CODECS = "allreduce", f"fp32, {', '.join(sorted(HALF))} and dct-dp:KEEP[:EVERY]"
-#: What the sync algorithm ``push`` sends to the sync servers.
+#: What groups and sync servers exchange: what is pushed (``push``), or parameters and the differences that come back.
 EXCHANGE = "exchange"
+#: What parameters can be rounded by in an exchange. With b bits the error of a row is at most its range over 2^b - 1, and
+#: fed back it widens the next row's range by twice that: with one bit it would double each time.
+ROUNDED = tuple(codec for codec in EVERY_ELEMENT if codec != Codec.ROWWISE1)
+#: Elements of a row of parameters at least: the header of a shorter one would be more than a third of its 8-bit elements.
+ROW = 32
 #: Steps between two thresholds of DCT-DP unless said otherwise: the paper's headline setting.
 EVERY = 1000
 
@@ -96,6 +101,21 @@ class EdgeCodec:
         formats = (Codec.COO32, Codec.IDX16, Codec.BITMASK)
         messages = [Message(1, elements, codec, self.keep, self.every) for codec in formats]
         return min(messages, key=lambda message: message.bytes)
+
+    def exchanged(self, elements: int, width: int) -> tuple[Message, Message]:
+        """Return the messages of an operator's parameters in an exchange with a sync server, there and back.
+
+        Parameters
+        ----------
+        elements, width : int
+            Parameters of the operator, and elements of its output: rows are as long as that (rows of the weights, and
+            the bias) if all parameters come in such rows of at least :data:`ROW`, else all are one row.
+        """
+        if self.scheme is Scheme.DCT_DP:
+            return self.gradient_message(elements), Message(1, elements)
+        rows = elements // width if width >= ROW and elements % width == 0 else 1
+        message = Message(rows, elements // rows, self.forward)
+        return message, message
 
 
 @lru_cache(maxsize=256)
@@ -158,10 +178,15 @@ def check_codec(edge: str, name: str, model: Model) -> None:
         raise ValueError(f"codec {name!r}: allowed are {ALL_REDUCE_CODECS}")
     if edge in {POOLED, PUSH} and chosen.scheme is not Scheme.DENSE:
         raise ValueError(f"codec {name!r}: allowed are {', '.join(EVERY_ELEMENT)}")
-    if edge == EXCHANGE and not (chosen.scheme is Scheme.DCT_DP or name == Codec.FP32):
-        raise ValueError(f"codec {name!r}: allowed are fp32 and dct-dp:KEEP[:EVERY]")
+    if edge == EXCHANGE and (chosen.scheme in CUTS_ONLY or name == Codec.ROWWISE1):
+        raise ValueError(f"codec {name!r}: allowed are {', '.join(ROUNDED)} and, of push, dct-dp:KEEP[:EVERY]")
     if chosen.scheme is Scheme.DCT_DP and edge not in {ALL_REDUCE, EXCHANGE}:
         raise ValueError(f"codec {name!r}: for {ALL_REDUCE} and {EXCHANGE} only")
+
+
+def exchange_takes(algorithm: str, name: str) -> bool:
+    """Whether the exchanges of a sync algorithm can have a codec: ``push`` DCT-DP, the others what sends every element."""
+    return name == Codec.FP32 or (parse_codec(name).scheme is Scheme.DCT_DP) == (algorithm == "push")
 
 
 def _share(text: str) -> float | None:

@@ -313,7 +313,7 @@ class Formulation:
             return []
         often = 1 / problem.steps_per_exchange / rate
         abroad = all(server.host != problem.nodes[row.node].host for server in problem.sync_servers)
-        moved = [often * (w.pushed.bytes if way == "tx" else w.parameter_bytes) for w in self.data.work]
+        moved = [often * (w.pushed if way == "tx" else w.answered).bytes for w in self.data.work]
         terms = self._exchanged(row, moved) if abroad else []
         if inside and row.rank and self.ranks > 1 and (row.node == 0) == (way == "tx"):
             terms += self.dp_terms(often * (self.ranks - 1 if row.node == 0 else 1))

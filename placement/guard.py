@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cost_models.quality import QualityChange, quality_change, quality_changes, worst_at_cuts
-from placement.codecs import ALL_REDUCE, CUTS_ONLY, EXCHANGE, POOLED, PUSH, check_codec, parse_codec
+from placement.codecs import ALL_REDUCE, CUTS_ONLY, EXCHANGE, POOLED, PUSH, check_codec, exchange_takes, parse_codec
 from problem.errors import BadInput
 from problem.graph import Kind, Operator
 from problem.model import Model
@@ -67,21 +67,23 @@ class Guard:
         measured = dict.fromkeys(change.codec for change in quality_changes())
         return tuple(name for name in self.names or measured if self._allows(edge, name, model))
 
-    def offers(self, model: Model, *, pushes: bool, decided: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    def offers(self, model: Model, *, algorithm: str, decided: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
         """Return what each edge may have, without edges that may have nothing else than float32.
 
         Parameters
         ----------
         model : Model
             Gives the edges.
-        pushes : bool
-            Whether gradients are pushed to sync servers (the sync algorithm ``push``).
+        algorithm : str
+            How groups are kept together (``placement.plan.Sync``).
         decided : Mapping of str to str
             Codecs of edges that the user has decided.
         """
         outputs = [op.name for op in model.graph if model.graph.consumers[op.name]]
-        edges = [*outputs, POOLED, PUSH, ALL_REDUCE, *([EXCHANGE] if pushes else [])]
+        edges = [*outputs, POOLED, PUSH, ALL_REDUCE, EXCHANGE]
         found = {edge: self.allowed(edge, model) for edge in edges if edge not in decided}
+        if EXCHANGE in found:
+            found[EXCHANGE] = tuple(name for name in found[EXCHANGE] if exchange_takes(algorithm, name))
         return {edge: names for edge, names in found.items() if names}
 
     def said(self) -> str:
@@ -108,12 +110,13 @@ def offers_of(model: Model, options: SolveOptions) -> dict[str, tuple[str, ...]]
     Raises
     ------
     BadInput
-        When a codec is asked for what the sync algorithm does not push.
+        When a codec is asked for that the exchanges of the sync algorithm cannot have.
     """
-    pushes = options.sync_algorithm == "push"
-    if options.codecs.get(EXCHANGE, "fp32") != "fp32" and not pushes:
-        raise BadInput("options", f"codec of {EXCHANGE}", options.sync_algorithm, "the sync algorithm push")
-    return options.guard.offers(model, pushes=pushes, decided=options.codecs) if options.guard else {}
+    chosen, algorithm = options.codecs.get(EXCHANGE, "fp32"), options.sync_algorithm
+    if not exchange_takes(algorithm, chosen):
+        allowed = "dct-dp:KEEP[:EVERY]" if algorithm == "push" else "codecs that send every element"
+        raise BadInput("options", f"codec of {EXCHANGE}", chosen, f"with {algorithm}: {allowed}")
+    return options.guard.offers(model, algorithm=algorithm, decided=options.codecs) if options.guard else {}
 
 
 def allowed_codecs(codecs: Mapping[str, str], offers: Mapping[str, tuple[str, ...]]) -> dict[str, str]:

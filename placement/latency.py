@@ -83,7 +83,7 @@ def stall_seconds(problem: GroupProblem, tags: Mapping[str, Tag]) -> float:
                 mine = there.sending(costs.message) + back.receiving(costs.message) + moved
                 its = there.receiving(costs.message) + back.sending(costs.message) + moved
                 seconds += problem.slowdown[node] * mine + together * costs.slowdown(server) * its
-                seconds += sum(wire_seconds(problem.nodes[node], server, one) for one in (there.bytes, size))
+                seconds += sum(wire_seconds(problem.nodes[node], server, one) for one in (there.bytes, back.bytes))
         longest = max(longest, seconds)
     return longest / problem.steps_per_exchange
 

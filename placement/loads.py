@@ -301,22 +301,19 @@ def _add_exchange(total: Tally, node: int, server: int, exchange: Exchange, ofte
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a node exchanges with a sync server: the request, and the bytes of its parameters, which come back."""
+    """What a node exchanges with a sync server: the request, the answer, and the bytes of the parameters as they are."""
 
     request: Wire
+    answer: Wire
     bytes: int
-
-    @property
-    def answer(self) -> Wire:
-        """The answer: the parameters, uncoded, in as many tensors."""
-        return Wire(self.bytes, tensors=self.request.tensors)
 
 
 def exchanges_of(problem: GroupProblem, tags: Mapping[str, Tag]) -> list[list[Exchange]]:
     """Return what each node exchanges with each sync server; node 0 stands for the DP operators."""
-    found = [[Exchange(Wire(), 0) for _ in problem.sync_servers] for _ in problem.nodes]
+    found, wires = [[Exchange(Wire(), Wire(), 0) for _ in problem.sync_servers] for _ in problem.nodes], problem.wires
     for name, server in problem.sync_server_of.items():
         op, tag = problem.model.graph[name], tags[name]
         at = found[0 if tag == DP else int(tag)]
-        at[server] = Exchange(at[server].request + problem.wires.pushed(op), at[server].bytes + parameter_bytes(op))
+        request, answer = at[server].request + wires.pushed(op), at[server].answer + wires.answered(op)
+        at[server] = Exchange(request, answer, at[server].bytes + parameter_bytes(op))
     return found

@@ -68,7 +68,8 @@ class Net:
 class ItemWork:
     """One batch's work of an item, its parameters and its memory: per copy and per session.
 
-    ``reduced`` is what its gradients take of an all-reduce, ``pushed`` what its parameters take to the sync servers.
+    ``reduced`` is what its gradients take of an all-reduce, ``pushed`` and ``answered`` what its parameters take to the
+    sync servers and back.
     """
 
     work: PhaseCost
@@ -77,17 +78,18 @@ class ItemWork:
     session_bytes: int
     reduced: Reduction
     pushed: Wire
+    answered: Wire
 
     @property
     def parameters(self) -> Wire:
-        """The parameters as they come back from the sync servers: uncoded, in as many tensors."""
+        """The parameters as they are passed on inside a group: uncoded, in as many tensors."""
         return Wire(self.parameter_bytes, tensors=self.pushed.tensors)
 
     def exchange_seconds(self, costs: CostTable) -> float:
         """Core-seconds of its part of an exchange with a sync server, without the fixed part of messages."""
         rest = costs.message.unfixed
         moved = costs.exchange_seconds_per_byte * self.parameter_bytes
-        return self.pushed.sending(rest) + self.parameters.receiving(rest) + moved
+        return self.pushed.sending(rest) + self.answered.receiving(rest) + moved
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class Contracted:
 
     def _work(self, item: Item) -> ItemWork:
         problem, total, parameters, resident, session = self.problem, PhaseCost(), 0, 0, 0
-        reduced, pushed = problem.wires.empty_reduction().nothing, Wire()
+        reduced, pushed, answered = problem.wires.empty_reduction().nothing, Wire(), Wire()
         for name in item.ops:
             op, cost = problem.model.graph[name], problem.costs.ops[name]
             total = total + cost.forward
@@ -165,8 +167,8 @@ class Contracted:
             session += session_memory(problem, op)
             if op.parameters:
                 reduced = reduced + problem.wires.reduced(op, problem.ranks)
-                pushed = pushed + problem.wires.pushed(op)
-        return ItemWork(total, parameters, resident, session, reduced, pushed)
+                pushed, answered = pushed + problem.wires.pushed(op), answered + problem.wires.answered(op)
+        return ItemWork(total, parameters, resident, session, reduced, pushed, answered)
 
     @cached_property
     def nets(self) -> tuple[Net, ...]:

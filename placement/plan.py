@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from placement.codecs import EXCHANGE, check_codec
+from placement.codecs import EXCHANGE, check_codec, exchange_takes
 from placement.errors import InvalidPlan
 from problem.cluster import Node
 from problem.graph import Kind
@@ -70,6 +70,9 @@ class Sync:
     ``push``    gradient push to a parameter server: c += what x has moved since the last exchange, a group at a time,
                 x = c + what it has moved meanwhile; ``codecs["exchange"]`` may compress what is pushed (DCT-DP)
     ==========  ====================================================================================================
+
+    With the others ``codecs["exchange"]`` may round what travels, x with the error of the last exchange, which its sender
+    keeps, and the differences that come back; the centre of ``easgd`` moves by what arrives.
 
     ``ma`` and ``bmuf`` wait for all groups in every exchange and take them in the order of their numbers. (ShadowSync,
     Zheng et al., 2020, names MA and BMUF; these formulas are the ones in common use, not read in that paper.)
@@ -133,8 +136,8 @@ class Plan:
     codecs : Mapping of str to str
         How messages are compressed (``placement.codecs``): by operator, its output wherever it is sent to another node
         of the group, and the gradient that comes back; ``pooled`` and ``push``: what comes from the embedding servers,
-        and its gradients; ``allreduce``: gradients of DP operators; ``exchange``: what ``push`` sends to the sync
-        servers. Everything else is float32.
+        and its gradients; ``allreduce``: gradients of DP operators; ``exchange``: what groups
+        and sync servers exchange. Everything else is float32.
     """
 
     model: Model
@@ -284,7 +287,7 @@ def _check_codecs(plan: Plan) -> None:
             check_codec(edge, name, plan.model)
         except ValueError as error:
             raise InvalidPlan(f"edge {edge!r}: {error}") from None
-    if plan.codec(EXCHANGE) and plan.sync is not None and plan.sync.algorithm != "push":
-        raise InvalidPlan(
-            f"edge {EXCHANGE!r}: only the sync algorithm 'push' is compressed, not {plan.sync.algorithm!r}"
-        )
+    chosen = plan.codec(EXCHANGE) or "fp32"
+    if plan.sync is not None and not exchange_takes(plan.sync.algorithm, chosen):
+        allowed = "dct-dp:KEEP[:EVERY]" if plan.sync.algorithm == "push" else "codecs that send every element"
+        raise InvalidPlan(f"edge {EXCHANGE!r}: codec {chosen!r}: with {plan.sync.algorithm!r} allowed are {allowed}")

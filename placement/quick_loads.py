@@ -226,13 +226,14 @@ def _add_exchanges(contracted: Contracted, size: Array, loads: tuple[Array, Arra
     costs, often = problem.costs, 1 / problem.steps_per_exchange
     rest, work = costs.message.unfixed, contracted.work
     pushed = np.array([w.pushed.bytes for w in work], float)
+    answered = np.array([w.answered.bytes for w in work], float)
     exchanged = np.array([w.exchange_seconds(costs) for w in work], float)
     sent = np.array([w.parameters.sending(rest) for w in work], float)
     taken = np.array([w.parameters.receiving(rest) for w in work], float)
     for rows in (mp, lead):
         rows[:, CORES] += often * exchanged
         rows[:, TX] += often * pushed
-        rows[:, RX] += often * size
+        rows[:, RX] += often * answered
     passed = often * (taken + costs.sum_seconds_per_byte * size)
     dp[:, CORES] += passed
     lead[:, CORES] += often * (problem.ranks - 1) * sent - passed

@@ -128,8 +128,12 @@ class Wires:
         )
 
     def pushed(self, op: Operator) -> Wire:
-        """Return what an operator's part of a push to the sync servers takes; the answer is float32."""
-        return _least([_gradient(choice, op.parameters) for choice in self.choices(EXCHANGE)])
+        """Return what an operator's part of a message to a sync server takes."""
+        return _least([_exchanged(choice, op, answer=False) for choice in self.choices(EXCHANGE)])
+
+    def answered(self, op: Operator) -> Wire:
+        """Return what its part of the answer takes."""
+        return _least([_exchanged(choice, op, answer=True) for choice in self.choices(EXCHANGE)])
 
 
 def _bits(chosen: EdgeCodec) -> int:
@@ -163,6 +167,12 @@ def _gradient(chosen: EdgeCodec | None, elements: int) -> Wire:
     if chosen.scheme is Scheme.DCT_DP:
         return _wire(chosen.gradient_message(elements))
     return _wire(Message(1, elements, chosen.forward))
+
+
+def _exchanged(chosen: EdgeCodec | None, op: Operator, *, answer: bool) -> Wire:
+    if chosen is None or not op.parameters:
+        return Wire(op.parameters * FLOAT_BYTES, tensors=1)
+    return _wire(chosen.exchanged(op.parameters, op.width)[answer])
 
 
 def _reduction(chosen: EdgeCodec | None, elements: int, ranks: int) -> Reduction:

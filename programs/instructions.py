@@ -150,10 +150,10 @@ class Metric:
 class SyncStep:
     """Exchange parameters with the sync servers by the plan's rule (``placement.plan.Sync``), at steps divisible by the gap.
 
-    The node sends ``exchange`` (split by sync server: ``exchange_bytes[s]``; ``pushed_bytes[s]`` if ``codec`` makes them
-    fewer) and gets as many values back. The difference that they make it adds to its copy and passes on to ``followers``
-    (the other ranks, for DP operators: ``forward_bytes``). A follower instead receives ``follow`` from node 0
-    (``leader``), ``follow_bytes``.
+    The node sends ``exchange`` (split by sync server: ``exchange_bytes[s]``, ``pushed_bytes[s]`` under a ``codec``) and
+    gets as many values back (``exchange_bytes[s]``, ``answered_bytes[s]`` under a codec). The difference that they make
+    it adds to its copy and passes on to ``followers`` (the other ranks, for DP operators: ``forward_bytes``). A follower
+    instead receives ``follow`` from node 0 (``leader``), ``follow_bytes``.
     """
 
     exchange: tuple[tuple[str, ...], ...] = ()  # by sync server: the operators whose centre it holds
@@ -165,10 +165,15 @@ class SyncStep:
     follow_bytes: int = 0
     codec: str = ""
     pushed_bytes: tuple[int, ...] = ()
+    answered_bytes: tuple[int, ...] = ()
 
     def request_bytes(self, server: int) -> int:
         """Bytes on the wire to a sync server."""
         return self.pushed_bytes[server] if self.codec else self.exchange_bytes[server]
+
+    def answer_bytes(self, server: int) -> int:
+        """Bytes on the wire from a sync server."""
+        return self.answered_bytes[server] if self.codec else self.exchange_bytes[server]
 
 
 Instruction = NextBatch | Lookup | Compute | Send | Recv | Reduce | AllReduce | Update | Metric | SyncStep

@@ -86,7 +86,11 @@ def _shard(job: JobPrograms, index: int) -> str:
 def _describe_sync(step: SyncStep) -> str:
     exchanges = [
         f"exchange {', '.join(names)} with sync{server} ({size} B"
-        + (f", {step.request_bytes(server)} B there, {step.codec})" if step.codec else ")")
+        + (
+            f", {step.request_bytes(server)} B there, {step.answer_bytes(server)} B back, {step.codec})"
+            if step.codec
+            else ")"
+        )
         for server, (names, size) in enumerate(zip(step.exchange, step.exchange_bytes, strict=True))
         if names
     ]
@@ -95,6 +99,11 @@ def _describe_sync(step: SyncStep) -> str:
     if step.follow:
         exchanges.append(f"follow n0 ({step.follow_bytes} B)")
     return "SyncStep " + "; ".join(exchanges)
+
+
+def _coded(step: SyncStep, server: int) -> str:
+    sizes = f"{step.request_bytes(server)} B there, {step.answer_bytes(server)} B back"
+    return f", {sizes}, {step.codec}" if step.codec else ""
 
 
 def to_json(job: JobPrograms) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from programs.instructions import (
     SyncStep,
     Update,
 )
-from programs.wire import gradients_of, message_bytes, pushed_bytes, request_of, strip_name
+from programs.wire import exchanged_messages, gradients_of, message_bytes, request_of, strip_name
 
 
 @dataclass(frozen=True)
@@ -378,6 +378,7 @@ def _shadows(plan: Plan) -> dict[int, SyncStep]:
         leads, follows = node == 0 and bool(plan.dp_ops and followers), node in followers and bool(plan.dp_ops)
         if own or follows:
             exchange = _by_server(plan, own)
+            coded = [exchanged_messages(plan, names) for names in exchange] if codec else []
             shadows[node] = SyncStep(
                 exchange=exchange,
                 exchange_bytes=tuple(_parameter_bytes(plan, names) for names in exchange),
@@ -387,7 +388,8 @@ def _shadows(plan: Plan) -> dict[int, SyncStep]:
                 follow=plan.dp_ops if follows else (),
                 follow_bytes=dp_bytes if follows else 0,
                 codec=codec,
-                pushed_bytes=tuple(pushed_bytes(plan, names) for names in exchange) if codec else (),
+                pushed_bytes=tuple(sum(there.bytes for there, _ in messages) for messages in coded),
+                answered_bytes=tuple(sum(back.bytes for _, back in messages) for messages in coded),
             )
     return shadows
 

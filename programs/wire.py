@@ -88,15 +88,10 @@ def message_bytes(plan: Plan, tensors: Iterable[str], codec: str = "") -> int:
     return sum(message.bytes for message in _coded(plan, tensors, codec))
 
 
-def pushed_bytes(plan: Plan, ops: Iterable[str]) -> int:
-    """Return the bytes of a compressed push of operators' parameters, operator by operator."""
-    return sum(message.bytes for message in pushed_messages(plan, ops))
-
-
-def pushed_messages(plan: Plan, ops: Iterable[str]) -> list[Message]:
-    """Return what each operator's part of a compressed push is: the shortest of the sparse formats."""
-    chosen = parse_codec(plan.codec(EXCHANGE))
-    return [chosen.gradient_message(plan.model.graph[op].parameters) for op in ops]
+def exchanged_messages(plan: Plan, ops: Iterable[str]) -> list[tuple[Message, Message]]:
+    """Return what each operator's part of a compressed exchange with a sync server is, there and back."""
+    chosen, graph = parse_codec(plan.codec(EXCHANGE)), plan.model.graph
+    return [chosen.exchanged(graph[op].parameters, graph[op].width) for op in ops]
 
 
 def summed_bytes(reduce: Reduce) -> float:

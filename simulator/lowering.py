@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from cost_models.codecs import Message
 from cost_models.costs import CostTable, PhaseCost
 from placement.plan import Plan
 from placement.shares import shard_cost
@@ -30,7 +31,7 @@ from programs.instructions import (
     Update,
 )
 from programs.reduction import reduction
-from programs.wire import coding_seconds, operator_of, pushed_messages, summed_bytes
+from programs.wire import coding_seconds, exchanged_messages, operator_of, summed_bytes
 from programs.workers import Worker
 from simulator.engine import to_ns
 from simulator.folding import UNFOLDED, Folding
@@ -107,10 +108,10 @@ class Lowering:
 
         Where one group stands for G, the requests of all G come at once and the last of them is the one that is timed.
         """
-        message, pushed = self._costs.message, pushed_messages(self._plan, step.exchange[server]) if step.codec else ()
-        tensors = len(step.exchange[server])
+        message, tensors = self._costs.message, len(step.exchange[server])
         seconds = message.receive(step.request_bytes(server), tensors) + message.send(back.bytes, tensors)
-        seconds += self._exchange(back.bytes) + sum(part.decode_seconds for part in pushed)
+        seconds += self._exchange(step.exchange_bytes[server])
+        seconds += sum(there.decode_seconds + again.encode_seconds for there, again in self._coded(step, server))
         at = self._plan.sync_servers[server]
         return Answer(self._work_at(at, seconds / self._machines[at.name].share), back, node)
 
@@ -276,20 +277,20 @@ class Lowering:
         alike = self._folding.ranks
         asked = [(server, size) for server, size in enumerate(step.exchange_bytes) if size]
         here = self._machines[worker.node.name].index
-        for server, size in asked:
+        for server, _ in asked:
             there = self._machines[self._plan.sync_servers[server].name].index
-            back = Emit(self._mailbox("sync answer", server, worker.group, node), there, here, size)
-            pushed = pushed_messages(self._plan, step.exchange[server]) if step.codec else ()
-            encoding = sum(part.encode_seconds for part in pushed)
+            box = self._mailbox("sync answer", server, worker.group, node)
+            back = Emit(box, there, here, step.answer_bytes(server))
+            encoding = sum(request.encode_seconds for request, _ in self._coded(step, server))
             tensors = len(step.exchange[server])
             yield self._work(worker, self._costs.message.send(step.request_bytes(server), tensors) + encoding)
             answer = self._answer(server, step, back, node)
             yield Emit(self.inbox(server), here, there, step.request_bytes(server), answer)
         for server, size in asked:
-            answer_size = size, len(step.exchange[server])
-            yield from self._receive(
-                worker, self._mailbox("sync answer", server, worker.group, node), answer_size, Part.SYNC
-            )
+            answer_size = step.answer_bytes(server), len(step.exchange[server])
+            box = self._mailbox("sync answer", server, worker.group, node)
+            decoding = sum(answer.decode_seconds for _, answer in self._coded(step, server))
+            yield from self._receive(worker, box, answer_size, Part.SYNC, decoding)
             yield self._work(worker, self._exchange(size))
         for rank in step.followers:
             box = self._mailbox("sync difference", worker.group, rank)
@@ -300,6 +301,10 @@ class Lowering:
             box, size = self._mailbox("sync difference", worker.group, node), step.follow_bytes
             yield from self._receive(worker, box, (size, len(step.follow)), Part.SYNC)
             yield self._work(worker, self._costs.sum_seconds_per_byte * step.follow_bytes)
+
+    def _coded(self, step: SyncStep, server: int) -> list[tuple[Message, Message]]:
+        """Messages of a compressed exchange, there and back, by operator; none without a codec."""
+        return exchanged_messages(self._plan, step.exchange[server]) if step.codec else []
 
     # ---- parts
 

@@ -50,6 +50,21 @@ def draw_changes(rows: Rows, axis: Axes) -> None:
     _zero(axis)
 
 
+def draw_exchanges(rows: Rows, axis: Axes) -> None:
+    """Change of the loss by codec of the exchange, with its interval, against the share of bytes that it leaves."""
+    wire = [row["wire"] for row in rows]
+    values = [row["change"] for row in rows]
+    style: dict[str, Any] = {"color": COLOURS[0], "marker": MARKERS[0], "linestyle": "none"}
+    axis.errorbar(wire, values, _errors(rows), capsize=3, label="mean and 95 % of the seeds", **style)
+    for row in rows:
+        axis.annotate(row["codecs"].partition("=")[2], (row["wire"], row["high"]), fontsize=8, ha="center", va="bottom")
+    axis.axhline(0, color="grey", linewidth=0.8)
+    axis.set(xscale="log", xlabel="bytes of the exchange over those of float32")
+    axis.set_xticks([0.05, 0.1, 0.2, 0.5, 1], ["0.05", "0.1", "0.2", "0.5", "1"])
+    axis.minorticks_off()
+    axis.set_ylabel("change of the loss, % (positive: worse)")
+
+
 def draw_conditions(rows: Rows, axis: Axes) -> None:
     """Change of the loss of each cell with its interval, by task; hollow: the same half-way through the run."""
     names, tasks = (list(dict.fromkeys(row[key] for row in rows)) for key in ("cell", "task"))

@@ -34,6 +34,7 @@ FIGURES = (
     ),
     ("dct-ablations", {"sketch of activations": "bottom cut", "top-k of their gradient": "bottom cut"}),
     ("dct-dp", {"DCT-DP": "allreduce", "DCT-DP, threshold of 1,000 steps": "allreduce"}),
+    ("exchange-codecs", {"exchange": "exchange"}),
 )
 
 

@@ -17,11 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from executor.arrays import Floats
 from executor.data import Batch
 from executor.oracle import Oracle
 from executor.parameters import Parameters
+from executor.pushing import Rounding
 from experiments.quality.study import Watch, in_parallel, interval
 from experiments.quality.task import Clicks, clicks, dlrm
+from problem.graph import FLOAT_BYTES
 from problem.model import Model
 
 Row = dict[str, Any]
@@ -84,14 +87,21 @@ class Replicas:
     count : int
         Replicas; one needs no centre.
     seed : int
-        Seed of the start values, the same for all.
+        Seed of the start values, the same for all, and of random rounding.
+    codec : str
+        What exchanges are rounded by, as in a plan; empty: nothing.
     """
 
-    def __init__(self, model: Model, count: int, seed: int) -> None:
+    def __init__(self, model: Model, count: int, seed: int, codec: str = "") -> None:
         first = Oracle(model, seed)
         self.replicas = [first, *(self._copy(model, seed, first) for _ in range(count - 1))]
         #: Where all start, and where the exchanges meet.
         self.centre = self._copy(model, seed, first)
+        self._rounded = {op.name: Rounding(op, codec, seed) for op in model.graph if op.parameters and codec}
+        #: Of each replica by operator, what rounding took from its parameters in the last exchange.
+        self._errors = [
+            {name: np.zeros_like(first.parameters.flat(name)) for name in self._rounded} for _ in range(count)
+        ]
         self._steps = 0
 
     @staticmethod
@@ -100,24 +110,40 @@ class Replicas:
         parameters.initialise(seed)
         return Oracle(model, seed, trained=(parameters, first.tables))
 
-    def step(self, batches: list[Batch]) -> None:
-        """Train each replica on a batch of its own; exchange if it is time."""
-        for replica, batch in zip(self.replicas, batches, strict=True):
-            replica.backward(batch)
+    def step(self, batches: list[Batch]) -> float:
+        """Train each replica on a batch of its own; exchange if it is time. Return their mean loss before the update."""
+        losses = [replica.backward(batch) for replica, batch in zip(self.replicas, batches, strict=True)]
         for replica, batch in zip(self.replicas, batches, strict=True):
             replica.update(batch)
         self._steps += 1
         if len(self.replicas) > 1 and self._steps % GAP == 0:
             self.exchange(BETA / len(self.replicas))
 
+        return sum(losses) / len(losses)
+
     def exchange(self, alpha: float) -> None:
         """Move every replica and the centre towards each other, in turn."""
-        for replica in self.replicas:
+        for group, replica in enumerate(self.replicas):
             for name in replica.parameters.operators:
                 mine, centre = replica.parameters.flat(name), self.centre.parameters.flat(name)
-                difference = np.float32(alpha) * (centre - mine)
+                difference = self._difference(group, name, np.float32(alpha))
                 mine += difference
                 centre -= difference
+
+    def _difference(self, group: int, name: str, alpha: np.float32) -> Floats:
+        """Return what a replica's parameters and the centre move by: as it arrives, if exchanges are rounded."""
+        mine, centre = (one.parameters.flat(name) for one in (self.replicas[group], self.centre))
+        if name not in self._rounded:
+            return alpha * (centre - mine)
+        rounded, number = self._rounded[name], self._steps // GAP - 1
+        arrived = rounded.decode(rounded.feed_back(mine, self._errors[group][name], group, number))
+        return rounded.decode(rounded.encode(alpha * (centre - arrived), group, number, "answer"))
+
+    @property
+    def wire_share(self) -> float:
+        """Bytes of an exchange over those of float32."""
+        plain = self.centre.model.graph.dense_parameters * FLOAT_BYTES
+        return sum(one.bytes for one in self._rounded.values()) / plain if self._rounded else 1.0
 
     @property
     def trained(self) -> Oracle:

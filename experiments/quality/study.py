@@ -127,11 +127,14 @@ class Study:
         The first is what the others are compared with.
     effort : Effort
         How often, and in how many processes.
+    run : callable, optional
+        Trains a cell on the clicks of a seed; by default :func:`run_cell`.
     """
 
     source: Source
     cells: tuple[Cell, ...]
     effort: Effort = USUAL
+    run: Callable[[Source, Cell, Clicks, int], Trained] | None = None
 
 
 def run_cell(source: Source, cell: Cell, data: Clicks, seed: int) -> Trained:
@@ -141,10 +144,6 @@ def run_cell(source: Source, cell: Cell, data: Clicks, seed: int) -> Trained:
     for batch in data.training:
         losses.append(trainer.step(shares(batch, cell.ranks)))
         rates.append(float(batch.labels.mean()))
-    windows = [
-        normalized_entropy(float(np.mean(part)), float(np.mean(rate)))
-        for part, rate in zip(np.array_split(losses, WINDOWS), np.array_split(rates, WINDOWS), strict=True)
-    ]
     labels = np.concatenate([batch.labels for batch in data.held_out])
     coded, plain = (
         np.concatenate([trainer.oracle.logits(batch, linked=linked) for batch in data.held_out])
@@ -154,7 +153,14 @@ def run_cell(source: Source, cell: Cell, data: Clicks, seed: int) -> Trained:
         log_loss(coded[part], labels[part]) for part in np.array_split(np.arange(len(labels)), min(PARTS, len(labels)))
     ]
     held_out, held_out_plain = (measure(logits, labels).normalized_entropy for logits in (coded, plain))
-    return Trained(cell.name, seed, tuple(windows), held_out, held_out_plain, trainer.wire_share, tuple(parts))
+    windows = progress_of(losses, rates)
+    return Trained(cell.name, seed, windows, held_out, held_out_plain, trainer.wire_share, tuple(parts))
+
+
+def progress_of(losses: Sequence[float], rates: Sequence[float]) -> tuple[float, ...]:
+    """Return the normalised entropy of each of :data:`WINDOWS` parts of a run, from losses and shares of clicks by step."""
+    parts = zip(np.array_split(losses, WINDOWS), np.array_split(rates, WINDOWS), strict=True)
+    return tuple(normalized_entropy(float(np.mean(part)), float(np.mean(rate))) for part, rate in parts)
 
 
 def run_study(study: Study, watch: Watch) -> list[Trained]:
@@ -171,11 +177,18 @@ def in_parallel(
     do: Callable[..., Result], tasks: Sequence[tuple[Any, ...]], watch: Watch, jobs: int = 2
 ) -> list[Result]:
     """Return what ``do`` gives for each task, in order, computed on up to ``jobs`` cores with one BLAS thread each."""
-    context = multiprocessing.get_context("fork")
+    context, others = multiprocessing.get_context("fork"), set(multiprocessing.active_children())
     with ProcessPoolExecutor(min(jobs, os.cpu_count() or 1), context, threadpool_limits, (1,)) as pool:
         futures = [pool.submit(do, *task) for task in tasks]
-        for number, _ in enumerate(as_completed(futures), start=1):
-            watch(f"{number} of {len(tasks)} parts trained")
+        try:
+            for number, done in enumerate(as_completed(futures), start=1):
+                done.result()
+                watch(f"{number} of {len(tasks)} parts trained")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()
+            raise
         return [future.result() for future in futures]
 
 
@@ -186,7 +199,7 @@ def _run_seed(study: Study, cells: Sequence[Cell], seed: int) -> list[Trained]:
         data = study.source.clicks(seed)
         for cell in cells:
             if cell.name not in found:
-                found[cell.name] = run_cell(study.source, cell, data, seed)
+                found[cell.name] = (study.run or run_cell)(study.source, cell, data, seed)
                 _keep(found[cell.name], kept[cell.name])
     return [found[cell.name] for cell in cells]
 
@@ -195,8 +208,8 @@ def _kept(study: Study, cell: Cell, seed: int) -> Path | None:
     """Return where a run is kept: by all that decides about it."""
     if study.effort.keep is None:
         return None
-    told = hashlib.sha256(repr((study.source, cell, seed)).encode()).hexdigest()
-    return study.effort.keep / f"{told[:20]}.json"
+    told = repr((study.source, cell, seed)) + (study.run.__name__ if study.run is not None else "")
+    return study.effort.keep / f"{hashlib.sha256(told.encode()).hexdigest()[:20]}.json"
 
 
 def _known(path: Path | None) -> Trained | None:

@@ -9,13 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cost_models.codecs import Codec
+from executor.arrays import generator
 from executor.centre import block_momentum, model_average, parameter_server
+from executor.codecs.dense import decode_dense, encode_dense
 from executor.data import SyntheticStream
 from executor.oracle import Oracle
+from executor.parameters import Parameters
+from executor.pushing import Pusher, PushMemory, pushed_parts
 from executor.run import RunOptions, RunResult, run
 from executor.state import JobState
+from placement.codecs import parse_codec
 from placement.errors import InvalidPlan
 from placement.plan import Plan, Sync
+from programs.transform import transform
 from tests.executor.reference import assert_same_bits, oracle_of, values
 from tests.executor.tiny import dlrm, tables
 from tests.programs import plans
@@ -172,7 +179,16 @@ def test_foreground_exchanges_of_synchronous_plans_repeat_to_the_bit(rule: str) 
     assert_same_bits(values(first.dense, first.tables), values(second.dense, second.tables))
 
 
-@pytest.mark.parametrize(("rule", "codecs"), [("bmuf", {}), ("push", {}), ("push", {"exchange": "dct-dp:0.2:3"})])
+@pytest.mark.parametrize(
+    ("rule", "codecs"),
+    [
+        ("bmuf", {}),
+        ("push", {}),
+        ("push", {"exchange": "dct-dp:0.2:3"}),
+        ("easgd", {"exchange": "rowwise4"}),
+        ("bmuf", {"exchange": "bf16"}),
+    ],
+)
 def test_a_resumed_run_goes_on_to_the_bit(rule: str, codecs: dict[str, str], tmp_path: Path) -> None:
     """Block momentum, what is known and what is unsent are in the checkpoint: 4 + 4 steps are 8 steps."""
     plan = replace(pair(sync=dict(RULES[rule]), gap=2, synchronous=True), codecs=codecs)
@@ -208,16 +224,73 @@ def test_settings_out_of_range_are_refused(sync: Sync, message: str) -> None:
         replace(pair(sync={}), sync=sync)
 
 
-def test_only_push_is_compressed() -> None:
-    """A codec of the exchange with another rule is refused."""
-    with pytest.raises(InvalidPlan, match="only the sync algorithm 'push' is compressed, not 'ma'"):
+def test_what_travels_goes_by_the_rule() -> None:
+    """DCT-DP is for gradient push, rounding for the others."""
+    with pytest.raises(InvalidPlan, match=r"codec 'dct-dp:0\.1': with 'ma' allowed are codecs that"):
         pair(sync={"algorithm": "ma"}, codecs={"exchange": "dct-dp:0.1"})
+    with pytest.raises(InvalidPlan, match="codec 'bf16': with 'push' allowed are dct-dp:KEEP"):
+        pair(sync={"algorithm": "push"}, codecs={"exchange": "bf16"})
+
+
+def rounded(values_: np.ndarray[Any, Any], draw: np.random.Generator) -> np.ndarray[Any, Any]:
+    """What arrives of a narrow layer's values in 8 bits: they are one row."""
+    out = np.empty((1, len(values_)), F32)
+    decode_dense(Codec.ROWWISE8, encode_dense(Codec.ROWWISE8, values_.reshape(out.shape), draw), out)
+    return out.reshape(-1)
+
+
+def test_a_run_of_rounded_elastic_exchanges(held: list[JobState]) -> None:
+    """One step and one exchange of two groups in 8 bits, by hand: the centre and a group move towards each other by what
+    arrives of their difference, and a group keeps what rounding took from its parameters."""
+    plan = pair(sync=dict(RULES["easgd"]), codecs={"exchange": "rowwise8"}, synchronous=True)
+    trained(plan, 1)
+    stepped, (state,) = after_one_step(plan, 0), held
+    assert state.centre is not None
+    for name in state.centre.operators:
+        centre = oracle_of(plan).parameters.flat(name).copy()
+        for group, oracle in enumerate(stepped):
+            mine = oracle.parameters.flat(name)
+            arrived = rounded(mine, generator(plan.seed, "exchange", name, group, 0))
+            np.testing.assert_array_equal(state.pushed[group, 0].unsent[name][:-1], mine - arrived)
+            draw = generator(plan.seed, "exchange", name, group, 0, "answer")
+            back = rounded(np.multiply(centre - arrived, F32(0.3)), draw)
+            centre -= back
+            np.testing.assert_array_equal(state.dense[group, 0].flat(name), mine + back)
+        np.testing.assert_array_equal(state.centre.flat(name), centre)
+
+
+def test_wide_layers_are_rounded_by_rows_of_their_weights() -> None:
+    """300 inputs, 64 outputs and a bias are 301 rows of 64; 7 outputs, or parameters that are no such rows, are one row."""
+    rows = [
+        parse_codec("rowwise8").exchanged(*sizes)[0] for sizes in ((301 * 64, 64), (301 * 7, 7), (301 * 64 + 1, 64))
+    ]
+    assert [(message.rows, message.cols) for message in rows] == [(301, 64), (1, 2107), (1, 19265)]
+    assert rows[0].bytes == 301 * (10 + 64)
+
+
+def test_what_rounding_takes_is_sent_later() -> None:
+    """Parameters that stay as they are, two bits by rows: what arrived in 40 exchanges, and what is kept, is 40 times the
+    parameters; what is kept stays below their range (a third of it, fed back to a row that is two thirds wider)."""
+    plan = pair(sync=dict(RULES["easgd"]), codecs={"exchange": "rowwise2"})
+    step, held_ = transform(plan).shadows[0], Parameters(plan.model)
+    held_.initialise(3)
+    names = step.exchange[0]
+    unsent = {name: np.zeros(len(held_.flat(name)) + 1, F32) for name in names}
+    pusher = Pusher(plan, step, held_, PushMemory(Parameters(plan.model, operators=()), unsent), group=0)
+    read, total = pushed_parts(plan, step, names), dict.fromkeys(names, 0.0)
+    for number in range(40):
+        for name, part in zip(names, read(pusher.message(names, number)), strict=True):
+            total[name] = total[name] + part.astype(np.float64)
+    for name in names:
+        np.testing.assert_allclose(total[name] + unsent[name][:-1], 40 * held_.flat(name), atol=1e-4)
+        assert 0 < np.abs(unsent[name]).max() <= np.ptp(held_.flat(name))
 
 
 def test_ranks_of_a_group_stay_equal(held: list[JobState]) -> None:
-    """The leader's difference reaches the other ranks under every rule, also from compressed pushes."""
-    for rule in ("ma", "bmuf", "push"):
+    """The leader's difference reaches the other ranks under every rule, also from compressed pushes and rounded answers."""
+    for rule, codec in (("ma", ""), ("bmuf", ""), ("push", ""), ("easgd", "rowwise4")):
         plan = replace(plans.easgd_plan(), sync=Sync("foreground", 2, **RULES[rule]))  # type: ignore[arg-type]
+        plan = replace(plan, codecs={"exchange": codec} if codec else {})
         trained(plan, 4)
         dense = held[-1].dense
         for name in plan.dp_ops:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -84,13 +85,15 @@ def test_all_reduce_channels_carry_the_slices() -> None:
                 assert (channel.source, channel.target) == (f"g0/n{source}/t{thread}", f"g0/n{target}/t{thread}")
 
 
-def test_exchange_channels_carry_the_parameters() -> None:
-    """Each node's push and pull have the bytes of its SyncStep, the follower's those of the DP operators."""
-    with wired(plans.easgd_plan("background")) as wiring:
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "rowwise8", "rowwise2"])
+def test_exchange_channels_carry_the_parameters(codec: str) -> None:
+    """Each node's push and pull have the bytes of its SyncStep, rounded or not, the follower's those of the DP operators."""
+    with wired(replace(plans.easgd_plan("background"), codecs={"exchange": codec})) as wiring:
         for worker in wiring.workers:
             for step in (i for i in worker.program if isinstance(i, SyncStep)):
-                for server, size in enumerate(step.exchange_bytes):
-                    for kind in ("push", "pull"):
+                for server, names in enumerate(step.exchange):
+                    sizes = (step.request_bytes(server), step.answer_bytes(server)) if names else (0, 0)
+                    for kind, size in zip(("push", "pull"), sizes, strict=True):
                         channel = wiring.channels.get((kind, worker.name, server))
                         assert (channel.bytes if channel is not None else 0) == size
                 for follower in step.followers:

@@ -47,6 +47,10 @@ ROWS = {
         for task in ("reference", "Adagrad")
         for cell in ("bottom cut", "top cut")
     ],
+    "exchange-codecs": [
+        {"codecs": f"exchange={codec}", "wire": wire, "change": 0.1, "low": 0, "high": 0.2}
+        for codec, wire in (("bf16", 0.5), ("rowwise4", 0.13))
+    ],
     "dct-gradient-thresholds": [
         row | {"dropped": name} for name in ("0.5", "0.99", "weibull shape") for row in trace(0.4)
     ],

@@ -15,14 +15,14 @@ from executor.run import RunOptions, run
 from executor.state import gather
 from experiments.quality.conditions import tasks
 from experiments.quality.published import GRADIENT_THRESHOLD, published_change
-from experiments.quality.replicas import SCALINGS, Fleet, Replicas, fleets, steps_of
+from experiments.quality.replicas import BETA, GAP, SCALINGS, Fleet, Replicas, fleets, steps_of
 from experiments.quality.study import Effort, Trained, change, interval, run_cell
 from experiments.quality.tables import ablation_points, dct_dp_points, dct_mp_points, rows_of
 from experiments.quality.task import BOTTOM_CUT, TOP_CUT, Clicks, Planted, clicks, dlrm, shares
 from experiments.quality.thresholds import cut_probe, gradient_probe, kept_probe, weibull_shape
 from experiments.quality.trainer import Cell, Trainer
 from placement.codecs import check_codec
-from placement.plan import Plan
+from placement.plan import Plan, Sync
 from problem.graph import Kind
 from problem.model import Model
 from tests.executor.reference import assert_same_bits, merged, of_oracle, values
@@ -170,6 +170,19 @@ def test_conditions_differ_from_the_reference_in_what_they_say() -> None:
         for cell in task.cells:
             for edge, codec in cell.codecs.items():
                 check_codec(edge, codec, task.model)
+
+
+def test_rounded_exchanges_are_those_of_the_executor() -> None:
+    """Two groups without tables, an exchange every four steps in four bits: parameters of the centre to the bit."""
+    model = plans.dlrm([3, 64, 8], [], [8, 1])
+    sync = Sync("foreground", GAP, BETA / 2)
+    plan = plans.plan(model, groups=2, sync_servers=1, batch=BATCH, sync=sync, codecs={"exchange": "rowwise4"})
+    plan = replace(plan, synchronous=True, seed=3)
+    result = run(plan, RunOptions(steps=8), stream(model))
+    job = Replicas(model, 2, 3, "rowwise4")
+    for step in range(8):
+        job.step([stream(model).batch(2 * step + group, BATCH) for group in range(2)])
+    assert_same_bits(values(job.centre.parameters, {}), values(result.dense, result.tables))
 
 
 def test_fleets_use_the_same_samples() -> None:

@@ -215,7 +215,7 @@ def test_the_guard_goes_by_the_worse_end_of_what_was_measured() -> None:
     """By default no codec whose interval ends above 0.1 %; with 1 % more; never one that was not measured at a place."""
     model = _problem(0).model
     for loss in (QUALITY_LOSS, 0.01):
-        offers = Guard(loss=loss).offers(model, pushes=True, decided={})
+        offers = Guard(loss=loss).offers(model, algorithm="push", decided={})
         for edge, names in offers.items():
             for name in names:
                 found = guards.measurements(edge, name, model)
@@ -261,7 +261,7 @@ def test_a_search_chooses_codecs_and_its_plan_file_keeps_them(tmp_path: Path) ->
     plain = solve(model, cluster, options=options)
     found = solve(model, cluster, options=replace(options, guard=Guard(loss=0.01)))
     assert found.plan.codecs
-    offers = Guard(loss=0.01).offers(model, pushes=False, decided={})
+    offers = Guard(loss=0.01).offers(model, algorithm="easgd", decided={})
     assert all(name in offers[edge] for edge, name in found.plan.codecs.items())
     assert plain.objective < found.objective <= found.bound * (1 + 1e-9)
     save_plan(tmp_path / "plan.json", found, found.costs)
@@ -281,12 +281,16 @@ def test_decided_codecs_are_counted_by_the_search() -> None:
     assert plain.objective < found.objective <= found.bound * (1 + 1e-9)
 
 
-def test_the_exchange_is_compressed_under_push_alone() -> None:
-    """A codec on the exchange of another sync algorithm is refused before anything is solved."""
+def test_what_an_exchange_can_take_goes_by_the_sync_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DCT-DP on what is not pushed, and rounding of what is, are refused before anything is solved, and not offered."""
     model, cluster = _job(3e6)
-    with pytest.raises(BadInput, match="exchange"):
-        solve(model, cluster, options=SolveOptions(codecs={"exchange": "dct-dp:0.1"}))
-    assert "exchange" not in Guard(loss=1.0).offers(model, pushes=False, decided={})
+    for algorithm, codec in (("easgd", "dct-dp:0.1"), ("push", "bf16")):
+        with pytest.raises(BadInput, match="codec of exchange"):
+            solve(model, cluster, options=SolveOptions(sync_algorithm=algorithm, codecs={"exchange": codec}))  # type: ignore[arg-type]
+    named = Guard(("dct-dp:0.1", "bf16"))
+    monkeypatch.setattr(Guard, "allowed", lambda self, edge, model: self.names)
+    offered = [named.offers(model, algorithm=name, decided={})["exchange"] for name in ("easgd", "ma", "bmuf", "push")]
+    assert offered == [("bf16",)] * 3 + [("dct-dp:0.1",)]
     problem = replace(_problem(0), groups=2, sync=Sync(algorithm="push"), sync_servers=(node("sync0"),))
     pushed = replace(problem, codecs={"exchange": "dct-dp:0.1"})
     tags: dict[str, Tag] = {op.name: DP for op in problem.model.graph if op.kind is not Kind.LOOKUP}

@@ -35,7 +35,7 @@ from programs.instructions import (
 from programs.reduction import reduction
 from programs.transform import transform
 from programs.verify import memory_needed
-from programs.wire import coding_seconds, pushed_messages
+from programs.wire import coding_seconds, exchanged_messages
 from simulator.machines import Sharing
 from simulator.paths import idle_paths, loads
 from simulator.scenario import stage
@@ -179,7 +179,7 @@ def _codecs(draw: random.Random, plan: Plan) -> dict[str, str]:
     found = {op.name: draw.choice(cuts) for op in plan.model.graph if op.kind is not Kind.LOSS}
     pulled = {edge: draw.choice(("fp32", "fp16", "rowwise8")) for edge in ("pooled", "push")}
     reduced = {"allreduce": draw.choice(("fp32", "bf16", "dct-dp:0.1:10"))}
-    pushed = {"exchange": draw.choice(("fp32", "dct-dp:0.1"))} if len(plan.groups) > 1 else {}
+    pushed = {"exchange": draw.choice(("fp32", "bf16", "rowwise4"))} if len(plan.groups) > 1 else {}
     return found | pulled | reduced | pushed
 
 
@@ -284,10 +284,40 @@ def test_a_compressed_push_is_what_the_sync_steps_send(seed: int) -> None:
         less = now.loads[index].tx_seconds - then.loads[index].tx_seconds
         assert less * 1e9 == pytest.approx(often * saved, rel=1e-6)
         assert then.loads[index].rx_seconds == now.loads[index].rx_seconds
-        coding = sum(part.encode_seconds for names in step.exchange for part in pushed_messages(coded, names))
+        coding = sum(part.encode_seconds for names in step.exchange for part, _ in exchanged_messages(coded, names))
         more = then.loads[index].core_seconds["sync"] - now.loads[index].core_seconds["sync"]
         sending = costs.message.send_seconds_per_byte * saved
         assert more == pytest.approx(often * (coding - sending), rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("codec", ["fp16", "rowwise8", "rowwise2"])
+@pytest.mark.parametrize("seed", range(4))
+def test_rounded_exchanges_are_what_the_sync_steps_move(seed: int, codec: str) -> None:
+    """Nodes and servers move the bytes of the SyncSteps both ways; nodes encode what goes and decode what comes."""
+    draw = random.Random(seed)
+    size = draw.randint(1, 3)
+    plan, costs = _dlrm(draw, draw.randint(1, size), size, groups=2)
+    coded = replace(plan, codecs={"exchange": codec})
+    now, then = (evaluate(problem_of(one, costs), one.tags) for one in (plan, coded))
+    often, received = 1 / (4 * plan.hogwild), 0
+    for index, step in transform(coded).shadows.items():
+        fewer = [sum(step.exchange_bytes) - sum(part) for part in (step.pushed_bytes, step.answered_bytes)]
+        less = [
+            getattr(now.loads[index], f"{way}_seconds") - getattr(then.loads[index], f"{way}_seconds") for way in WAYS
+        ]
+        assert [1e9 * seconds for seconds in less] == pytest.approx([often * each for each in fewer], rel=1e-6)
+        messages = [pair for names in step.exchange for pair in exchanged_messages(coded, names)]
+        coding = sum(there.encode_seconds + back.decode_seconds for there, back in messages)
+        moving = costs.message.send_seconds_per_byte * fewer[0] + costs.message.receive_seconds_per_byte * fewer[1]
+        more = then.loads[index].core_seconds["sync"] - now.loads[index].core_seconds["sync"]
+        assert more == pytest.approx(often * (coding - moving), rel=1e-6, abs=1e-12)
+        received += 2 * sum(step.pushed_bytes)
+    servers = [load for load in then.loads if load.role == "sync"]
+    assert sum(load.rx_seconds for load in servers) * 1e9 == pytest.approx(often * received, rel=1e-6)
+    assert sum(load.tx_seconds for load in servers) * 1e9 == pytest.approx(often * received, rel=1e-6)
+
+
+WAYS = ("tx", "rx")
 
 
 @pytest.mark.parametrize("seed", range(12))
