@@ -22,8 +22,8 @@ import numpy.typing as npt
 from simulator.draws import meets
 from simulator.engine import NANOSECONDS
 from simulator.fidelity import Fidelity
-from simulator.lowering import busy_ns
 from simulator.paths import Load, idle_paths, loads
+from simulator.primitives import busy_ns
 from simulator.report import bottleneck, failures_said, roles
 from simulator.result import SPLIT, SimulationResult
 from simulator.scenario import Scenario

@@ -36,6 +36,8 @@ class Order(IntEnum):
 class Clock(simpy.Environment):
     """A SimPy environment whose queue also holds calls: pairs (function, argument) in the place of an event."""
 
+    _now: int
+
     def calls(self) -> tuple[list[Any], Iterator[int]]:
         """Return the queue of (time, order, sequence, call) and the sequence, for whoever puts calls into it."""
         return self._queue, self._eid
@@ -70,7 +72,7 @@ class Engine:
     @property
     def now(self) -> int:
         """Present time in nanoseconds."""
-        return self.env._now  # type: ignore[return-value]
+        return self.env._now
 
     def at(self, time_ns: int, then: Callable[[Any], None], argument: Any = None, order: int = 0) -> None:
         """Call ``then(argument)`` at a time that has not passed, in an :class:`Order`."""

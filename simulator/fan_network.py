@@ -19,30 +19,36 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.engine import Engine
-from simulator.fans import Deliver, Fan, Scatter, Times
+from simulator.fans import Amounts, Deliver, Fan, Scatter, Times
 from simulator.fifo import FifoNetwork
 from simulator.machines import Machine
 
 
 @dataclass(eq=False)
 class _Service:
-    """Nanoseconds of service of a fan at every queue, for ranks with one rate of NIC; ``of_*``: running sums.
+    """Nanoseconds of service of a fan at every queue, for ranks with one rate of NIC.
 
-    ``memory`` is None where the servers' memory cannot hold anybody up. ``served`` and ``replied`` count the fans whose
-    messages and answers are not yet in the counters of links and servers.
+    ``to_leave`` and ``of_leave``: running sums before and with each; ``pools``: where the row of each server's cores begins
+    among those of the fan; ``alike``: all answers take as long at the rank's NIC. ``memory`` is None where the servers'
+    memory cannot hold anybody up. ``served`` and ``replied`` count the fans whose messages and answers are not yet in the
+    counters of links and servers.
     """
 
     fan: Fan
 
     where: Any  # the servers as an index of arrays over machines: a slice if they are numbered in a row
     receive: Any  # their receive sides as an index of arrays over links
+    pools: Times
     leave: Times
+    to_leave: Times
     of_leave: Times
     enter: Times
     serve: Times
     memory: Times | None
     answer: Times
     back: Times
+    of_back: Times
+    alike: bool
     sent_bytes: int
     answer_bytes: int
     served: int = 0
@@ -74,16 +80,16 @@ class FanNetwork:
     ) -> None:
         self.engine, self._network, self._count = engine, network, len(machines)
         cores = [math.ceil(machines[index].cores.capacity - 1e-9) for index in servers]
-        self._core_free = np.full((len(machines), max(cores)), math.inf)
-        self._memory_free = np.zeros((len(machines), 1))
+        self._core_free = np.full((len(machines), max(cores)), NEVER)
+        self._memory_free = np.zeros((len(machines), 1), dtype=np.int64)
         self._core_taken, self._memory_taken = np.zeros(len(machines)), np.zeros(len(machines))
         self._core_rate, self._memory_rate = np.ones(len(machines)), np.ones(len(machines))
-        self._latency = np.array([network.latency_ns(index) for index in range(len(machines))], dtype=np.float64)
+        self._latency = np.array([network.latency_ns(index) for index in range(len(machines))], dtype=np.int64)
         self._services: dict[tuple[Fan, float, float], _Service] = {}
         network.before_reading = self.count
         for index, count in zip(servers, cores, strict=True):
             machine = machines[index]
-            self._core_free[index, :count] = 0.0
+            self._core_free[index, :count] = 0
             self._core_rate[index] = machine.cores.capacity / count
             self._memory_rate[index] = machine.memory_bytes_per_ns
             free, taken = (self._core_free, self._memory_free), (self._core_taken, self._memory_taken)
@@ -106,10 +112,10 @@ class FanNetwork:
         service = self._service(fan, source)
         network.sent_bytes += service.sent_bytes
         network.taken[source] += service.sent_bytes
-        ready = now - fan.lead_ns * factor
-        ends = _pass(ready, service.leave, service.of_leave, network.free.item(source))
+        lead: Times = (fan.lead_ns * factor).astype(np.int64)
+        ends = _pass(now - lead, service.to_leave, service.of_leave, network.free.item(source))
         network.free[source] = ends[-1]
-        first = round(ends.item(0) - service.leave.item(0))
+        first = ends.item(0) - service.leave.item(0)
         fanned = (scatter, service, source, ends, deliver)
         if first > now:
             self.engine.at(first, self._serve, fanned)
@@ -132,16 +138,16 @@ class FanNetwork:
         sent = begun + service.answer
         network.free[where] = sent
         service.replied += 1
-        first = max(self.engine.now, round(begun.min().item()))
+        first = max(self.engine.now, begun.min().item())
         self.engine.at(first, self._answer, (scatter, service, source, begun, sent, deliver))
 
     def _work(self, service: _Service, arrived: Times) -> Times:
         """Let the servers work; return when each is done."""
         where = service.where
         rows = self._core_free[where]
-        chosen = (_ROWS[: len(rows)], rows.argmin(axis=1))
-        ends: Times = np.maximum(arrived, rows[chosen]) + service.serve
-        rows[chosen] = ends
+        cores, chosen = rows.reshape(-1), service.pools + rows.argmin(axis=1)
+        ends: Times = np.maximum(arrived, cores[chosen]) + service.serve
+        cores[chosen] = ends
         if not isinstance(where, slice):  # then the rows are a copy
             self._core_free[where] = rows
         if service.memory is None:
@@ -156,8 +162,11 @@ class FanNetwork:
         scatter, service, source, begun, sent, deliver = fanned
         network, link = self._network, self._count + source
         order = begun.argsort(kind="stable")
-        back = service.back[order]
-        ends = _pass(begun[order], back, back.cumsum(), network.free.item(link))
+        back, total = service.back, service.of_back
+        if not service.alike:
+            back = back[order]
+            total = back.cumsum()
+        ends = _pass(begun[order], total - back, total, network.free.item(link))
         network.free[link] = ends[-1]
         network.taken[link] += service.answer_bytes
         network.arrived_bytes += service.answer_bytes
@@ -168,34 +177,44 @@ class FanNetwork:
     def _service(self, fan: Fan, source: int) -> _Service:
         """Return what a fan asks of every queue."""
         network = self._network
-        leave, back = network.rate(source), network.rate(self._count + source)
-        key = (fan, leave, back)
+        rates = network.rate(source), network.rate(self._count + source)
+        key = (fan, *rates)
         if key not in self._services:
             servers, receive = fan.servers, fan.servers + self._count
-            out = fan.sent_bytes / leave
-            serve, memory = fan.serve_ns / self._core_rate[servers], fan.traffic_bytes / self._memory_rate[servers]
+            out, back = (_ns(size / rate) for size, rate in zip((fan.sent_bytes, fan.answer_bytes), rates, strict=True))
+            serve = _ns(fan.serve_ns / self._core_rate[servers])
+            memory = _ns(fan.traffic_bytes / self._memory_rate[servers])
             # If as many jobs as there are cores pass the memory one after the other while one passes a core, memory is
             # always free before a core is.
-            slack = np.all(memory * np.isfinite(self._core_free[servers]).sum(axis=1) <= serve)
+            slack = np.all(memory * (self._core_free[servers] < NEVER).sum(axis=1) <= serve)
             self._services[key] = _Service(
                 fan,
                 _index(servers),
                 _index(receive),
+                np.arange(len(servers)) * self._core_free.shape[1],
                 out,
+                out.cumsum() - out,
                 out.cumsum(),
-                fan.sent_bytes / network.rates_of(receive),
+                _ns(fan.sent_bytes / network.rates_of(receive)),
                 serve,
                 None if slack else memory,
-                fan.answer_bytes / network.rates_of(servers),
-                fan.answer_bytes / back,
-                round(float(fan.sent_bytes.sum())),
+                _ns(fan.answer_bytes / network.rates_of(servers)),
+                back,
+                back.cumsum(),
+                bool((back == back[0]).all()),
+                fan.total_bytes,
                 round(float(fan.answer_bytes.sum())),
             )
         return self._services[key]
 
 
-#: Numbers of rows, for indexing; more servers than anybody has.
-_ROWS = np.arange(1 << 16)
+#: When a core is free that a server does not have.
+NEVER = np.iinfo(np.int64).max
+
+
+def _ns(times: Amounts) -> Times:
+    """Whole nanoseconds, as every cost."""
+    return np.rint(times).astype(np.int64)
 
 
 def _index(numbers: npt.NDArray[np.intp]) -> Any:
@@ -215,35 +234,35 @@ class ServerPool:
     capacity : float
         Work per nanosecond.
     row : ndarray, shape (most servers of a pool,)
-        When each is free; infinite where there is none.
+        When each is free; :data:`NEVER` where there is none.
     taken : ndarray
         Its first element counts the work.
     """
 
-    def __init__(self, fans: FanNetwork, capacity: float, row: Times, taken: Times) -> None:
+    def __init__(self, fans: FanNetwork, capacity: float, row: Times, taken: Amounts) -> None:
         self.capacity = capacity
         self._fans, self._row, self._taken = fans, row, taken
-        self._rate = capacity / int(np.isfinite(row).sum())
+        self._rate = capacity / int((row < NEVER).sum())
 
     def served(self) -> float:
         """Work done so far."""
         self._fans.count()
-        left = self._row[np.isfinite(self._row)] - self._fans.engine.now
-        return float(self._taken[0] - self._rate * left[left > 0.0].sum())
+        left = self._row[self._row < NEVER] - self._fans.engine.now
+        return float(self._taken[0] - self._rate * left[left > 0].sum())
 
     def add(self, work: float, then: Callable[[Any], None], argument: Any) -> None:
         """Queue a job; ``then(argument)`` is called when its work is done."""
         core = int(self._row.argmin())
-        end = max(float(self._row[core]), self._fans.engine.now) + work / self._rate
+        end = max(self._row.item(core), self._fans.engine.now) + round(work / self._rate)
         self._row[core] = end
         self._taken[0] += work
-        self._fans.engine.at(round(end), then, argument)
+        self._fans.engine.at(end, then, argument)
 
 
-def _pass(ready: Times, service: Times, total: Times, free: float) -> Times:
+def _pass(ready: Times, before: Times, total: Times, free: int) -> Times:
     """Ends of jobs that pass one server in the given order (Lindley's recursion as a running maximum).
 
-    ``total``: running sum of ``service``.
+    ``before`` and ``total``: running sums of their service, before and with each.
     """
-    ends: Times = np.maximum(np.maximum.accumulate(ready - total + service), free) + total
+    ends: Times = np.maximum(np.maximum.accumulate(ready - before), free) + total
     return ends

@@ -22,7 +22,10 @@ from simulator.lowering import Lowering
 from simulator.machines import Machine, Sharing
 from simulator.primitives import Emit, Mailbox, Part, Primitive, Work
 
-Times = npt.NDArray[np.float64]
+#: Bytes, or nanoseconds of core time before they are multiplied by what varies.
+Amounts = npt.NDArray[np.float64]
+#: Instants and what lies between them, in whole nanoseconds: exact however late it is.
+Times = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +45,12 @@ class Fan:
     """
 
     servers: npt.NDArray[np.intp]
-    sent_bytes: Times
-    answer_bytes: Times
-    send_ns: Times
-    serve_ns: Times
-    traffic_bytes: Times
-    lead_ns: Times = field(init=False)
+    sent_bytes: Amounts
+    answer_bytes: Amounts
+    send_ns: Amounts
+    serve_ns: Amounts
+    traffic_bytes: Amounts
+    lead_ns: Amounts = field(init=False)
     total_bytes: int = field(init=False)
     answered: bool = field(init=False)
 
@@ -79,7 +82,7 @@ class Gather(Primitive):
 
     mailbox: Mailbox
     chosen: npt.NDArray[np.intp]
-    after_ns: Times
+    after_ns: Amounts
     final: bool
 
 
@@ -184,7 +187,7 @@ class FanLowering:
         self._cut: dict[int, list[list[tuple[int, Instruction]]]] = {}
         self._works: dict[tuple[int, str, float], tuple[Primitive, ...]] = {}
         self._fans: dict[tuple[int, str], Fan] = {}
-        self._gathers: dict[tuple[int, str], tuple[npt.NDArray[np.intp], Times, int]] = {}
+        self._gathers: dict[tuple[int, str], tuple[npt.NDArray[np.intp], Amounts, int]] = {}
 
     def lower(self, worker: Worker) -> tuple[tuple[Primitive, ...], ...]:
         """Return the primitives of each instruction of a worker; those of a run belong to its first instruction."""
@@ -265,7 +268,7 @@ class FanLowering:
         chosen, after, total = self._gathers[key]
         return Gather(mailbox, chosen, after, final, part=Part.PS_QUEUE), Work(total)
 
-    def _receipts(self, worker: Worker, run: list[Any]) -> tuple[npt.NDArray[np.intp], Times, int]:
+    def _receipts(self, worker: Worker, run: list[Any]) -> tuple[npt.NDArray[np.intp], Amounts, int]:
         """Which answers of the ids' fan a run receives, and the core time from each to the end."""
         order = [place.index for _, place in sorted((i, p) for i, p in enumerate(self._asked(worker)))]
         chosen, costs = [], []

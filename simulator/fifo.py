@@ -48,17 +48,16 @@ class FifoResource:
 
     def add(self, work: float, then: Callable[[Any], None], argument: Any) -> None:
         """Queue a job; ``then(argument)`` is called when its work is done."""
-        self._engine.at(self.reserve(self._engine.now, work), then, argument)
+        self._engine.at(self.reserve(self._engine.env._now, work), then, argument)
 
     def reserve(self, time_ns: int, work: float) -> int:
         """Queue a job that arrives at a time; return when it ends."""
         self._taken += work
-        length = round(work / self._rate)
-        if not self._free:
+        free, length = self._free, round(work / self._rate)
+        if not free:
             return time_ns + length
-        start = self._free[0]
-        end = (start if start > time_ns else time_ns) + length
-        heapreplace(self._free, end)
+        end = (free[0] if free[0] > time_ns else time_ns) + length
+        heapreplace(free, end)
         return end
 
 
@@ -73,7 +72,7 @@ class FifoNetwork(Network):
     Attributes
     ----------
     free, taken : ndarray, shape (links,)
-        When each link is free again, in nanoseconds; bytes that it was given so far.
+        When each link is free again, in whole nanoseconds; bytes that it was given so far.
     before_reading : callable or None
         Brings ``taken`` up to date for whoever keeps part of it elsewhere.
     """
@@ -81,7 +80,7 @@ class FifoNetwork(Network):
     def __init__(self, engine: Engine, nics: Sequence[Nic], uplinks: Sequence[float] = ()) -> None:
         super().__init__(engine, nics, uplinks)
         self._rates = np.array(self._capacity)
-        self.free = np.zeros(len(self._capacity))
+        self.free = np.zeros(len(self._capacity), dtype=np.int64)
         self.taken = np.zeros(len(self._capacity))
         self._paths: dict[tuple[int, int], tuple[int, ...]] = {}
         self.before_reading: Callable[[], None] | None = None
@@ -92,7 +91,7 @@ class FifoNetwork(Network):
             self.before_reading()
         now, machines = self._engine.now, len(self._nics)
         finite = np.where(np.isfinite(self._rates), self._rates, 0.0)
-        left = (self.taken - finite * np.maximum(0.0, self.free - now)).tolist()
+        left = (self.taken - finite * np.maximum(0, self.free - now)).tolist()
         return left[:machines], left[machines : 2 * machines]
 
     def rates_of(self, links: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
@@ -112,7 +111,7 @@ class FifoNetwork(Network):
         """Queue at the sender's NIC; the rest of the path is taken when that is free, not before."""
         now, free = self._engine.now, self.free.item(source)
         self.taken[source] += size_bytes
-        start = math.ceil(free) if free > now else now
+        start = free if free > now else now
         end = start + round(size_bytes / self._capacity[source])
         self.free[source] = end
         message = (source, target, end, delivery)
@@ -130,7 +129,7 @@ class FifoNetwork(Network):
         now, size_bytes = self._engine.now, delivery[2]
         for link in path:
             free = self.free.item(link)
-            ready = (math.ceil(free) if free > now else now) + round(size_bytes / self._capacity[link])
+            ready = (free if free > now else now) + round(size_bytes / self._capacity[link])
             self.taken[link] += size_bytes
             self.free[link] = ready
             end = max(end, ready)

@@ -63,6 +63,7 @@ class Interpreter:
         self._fans, self._outages = fans, outages
         self.steps = steps
         self._engine, self._network, self._lowering = engine, network, lowering
+        self._env = engine.env  # read directly on the hot path
         self._record, self._on_step = record, on_step
         self._runners: tuple[Runner, ...] = ()
         self._paced: dict[Runner, list[Shadow]] = defaultdict(list)
@@ -137,19 +138,20 @@ class Interpreter:
     def _move(self, runner: Runner) -> None:
         """Start what comes next; a worker that is called on while another moves waits for its turn."""
         ready = self._ready
-        ready.append(runner)
         if self._moving:
+            ready.append(runner)
             return
         self._moving = True
+        self._advance(runner)
         while ready:
             self._advance(ready.popleft())
         self._moving = False
 
     def _advance(self, runner: Runner) -> None:
         """Start primitives until one takes time or the worker has ended."""
-        start, passed = self._start, self._passed
+        start, passed, flat = self._start, self._passed, runner.flat
         while True:
-            primitive = runner.flat[runner.position]
+            primitive = flat[runner.position]
             if not start[primitive.__class__](runner, primitive) or not passed(runner):
                 return
 
@@ -187,25 +189,33 @@ class Interpreter:
     # ---- primitives: each returns whether it ended at once
 
     def _work(self, runner: Runner, work: Work) -> bool:
-        if not work.core_ns and not work.traffic_bytes:
+        core_ns, machine = work.core_ns, runner.machine
+        if not core_ns and not work.traffic_bytes:
             return True
-        runner.since = self._engine.now
-        runner.core_ns = work.core_ns if runner.factor == 1.0 else round(work.core_ns * runner.factor)
+        runner.since = self._env._now
+        if runner.factor != 1.0:
+            core_ns = round(core_ns * runner.factor)
         if runner.ahead_ns:
-            runner.core_ns, runner.ahead_ns = max(0, runner.core_ns - runner.ahead_ns), 0
-        runner.machine.run(runner.core_ns, work.traffic_bytes, self._worked, runner)
+            core_ns, runner.ahead_ns = max(0, core_ns - runner.ahead_ns), 0
+        runner.core_ns = core_ns
+        if machine.memory is None:
+            machine.traffic_bytes += work.traffic_bytes
+            machine.cores.add(core_ns, self._worked, runner)
+        else:
+            machine.run(core_ns, work.traffic_bytes, self._worked, runner)
         return False
 
     def _worked(self, runner: Runner) -> None:
         work: Any = runner.flat[runner.position]
-        elapsed, ideal = self._engine.now - runner.since, runner.core_ns
+        elapsed, ideal, part = self._env._now - runner.since, runner.core_ns, work.part
         if runner.machine.memory is not None:
             ideal = runner.machine.ideal_ns(ideal, work.traffic_bytes)
         if elapsed > ideal:  # else the time is that of an idle machine, to the rounding of its end
-            runner.split[Part.SYNC if work.part is Part.SYNC else Part.CONTENTION] += elapsed - ideal
+            runner.split[part if part is Part.SYNC else Part.CONTENTION] += elapsed - ideal
             elapsed = ideal
-        runner.split[work.part] += elapsed
-        self._go_on(runner)
+        runner.split[part] += elapsed
+        if self._passed(runner):
+            self._move(runner)
 
     def _emit(self, _: Runner, emit: Emit) -> bool:
         self._post(emit)
@@ -292,9 +302,10 @@ class Interpreter:
         arrivals: Any = gather.mailbox.arrived[0]
         if gather.final:
             gather.mailbox.arrived.popleft()
-        latest = arrivals[gather.chosen] + gather.after_ns * runner.factor
-        start = max(runner.since, round(float(latest.max() - gather.after_ns[0] * runner.factor)))
         now = self._engine.now
+        after = gather.after_ns * runner.factor
+        latest = arrivals[gather.chosen] - now + after
+        start = max(runner.since, now + round((latest.max() - after[0]).item()))
         runner.split[Part.PS_QUEUE] += start - runner.since
         if start > now:
             self._engine.at(start, self._go_on, runner)

@@ -361,8 +361,3 @@ class Lowering:
 
 def _ended(primitives: tuple[Primitive, ...]) -> tuple[Primitive, ...]:
     return (*primitives[:-1], replace(primitives[-1], last=True))
-
-
-def busy_ns(primitives: tuple[Primitive, ...]) -> int:
-    """Core-nanoseconds of an instruction."""
-    return sum(primitive.core_ns for primitive in primitives if isinstance(primitive, Work))

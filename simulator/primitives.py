@@ -8,7 +8,7 @@ instructions, ``simulator.interpreter`` carries them out.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -138,3 +138,8 @@ class Lag(Primitive):
     """Wait for the slowest of ``ranks`` alike, of which only this one is simulated; the others vary as it does."""
 
     ranks: int
+
+
+def busy_ns(primitives: Iterable[Primitive]) -> int:
+    """Core-nanoseconds of primitives."""
+    return sum([primitive.core_ns for primitive in primitives if isinstance(primitive, Work)])

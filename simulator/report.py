@@ -14,9 +14,9 @@ from simulator.engine import NANOSECONDS
 from simulator.errors import LawBroken
 from simulator.fidelity import Fidelity
 from simulator.folding import Folding
-from simulator.lowering import busy_ns
 from simulator.machines import Sharing, nodes_of
 from simulator.observer import Observer
+from simulator.primitives import busy_ns
 from simulator.result import SPLIT, SimulationResult
 from simulator.runner import Runner
 from simulator.scenario import Scenario

@@ -13,7 +13,7 @@ from programs.instructions import Instruction
 from programs.workers import Worker
 from simulator.draws import Draws
 from simulator.machines import Machine
-from simulator.primitives import Answer, EveryGap, Lag, Mailbox, Message, Part, Primitive, Work
+from simulator.primitives import Answer, EveryGap, Lag, Mailbox, Message, Part, Primitive, Work, busy_ns
 
 
 @dataclass(eq=False, slots=True)
@@ -43,8 +43,8 @@ class Runner:
         Start of the primitive under way and, if it is work, its core time.
     ahead_ns : int
         Core time of the next work that was spent while waiting.
-    work_ns : int
-        Core time of a step before the ranks of a group meet.
+    work_ns, busy_ns : int
+        Core time of a step before the ranks of a group meet, and of all of it.
     factors : list of float
         For each step, what its core times are multiplied by.
     begun, done : list of int
@@ -74,14 +74,17 @@ class Runner:
     split: list[int] = field(default_factory=lambda: [0] * len(Part))
     finished: bool = False
     work_ns: int = 0
+    busy_ns: int = 0
     first_ns: int = -1
 
     def __post_init__(self) -> None:
         for index, primitives in enumerate(self.code):
-            self.flat.extend(primitives)
-            self.origin.extend([index] * len(primitives))
+            if primitives:
+                self.flat.extend(primitives)
+                self.origin.extend([index] * len(primitives))
         before = itertools.takewhile(lambda primitive: not isinstance(primitive, Lag), self.flat)
-        self.work_ns = sum(primitive.core_ns for primitive in before if isinstance(primitive, Work))
+        self.work_ns = busy_ns(before)
+        self.busy_ns = busy_ns(self.flat)
 
     def begin_step(self, now: int) -> None:
         """Note the start of a step and draw how long its work takes."""

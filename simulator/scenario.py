@@ -21,7 +21,7 @@ from simulator.fans import Carrier, FanLowering, fans_apply, without_servers
 from simulator.fidelity import Fidelity
 from simulator.fifo import FifoNetwork, FifoResource
 from simulator.folding import UNFOLDED, Folding
-from simulator.lowering import Lowering, busy_ns
+from simulator.lowering import Lowering
 from simulator.machines import Machine, Resource, Sharing, build_machines, nodes_of
 from simulator.network import Network, Nic
 from simulator.outages import Outages
@@ -104,7 +104,7 @@ class Scenario:
             worker, offset = runner.worker, 0
             if worker.role == "rank" and self.sharing is not Sharing.NONE:
                 lane = worker.thread if meet else worker.thread * plan.ranks + worker.rank
-                offset = sum(map(busy_ns, runner.code)) * lane // lanes
+                offset = runner.busy_ns * lane // lanes
             found.append((runner, offset))
         return tuple(found)
 
@@ -170,7 +170,7 @@ def stage(
         for runner in runners:
             runner.merge()
     _drop_slack_memory(machines, runners)
-    longest = max(sum(map(busy_ns, runner.code)) for runner in runners)
+    longest = max(runner.busy_ns for runner in runners)
     wires = _nics(machines, folding, conditions)
     network, carrier = _carriers(job, engine, machines, wires, fans, None if fifo else longest // max(1, time_steps))
     parties = folding.simulated_groups(plan) if plan.rounds else 1

@@ -252,7 +252,7 @@ class _Fans:
             scatter, deliver = self._called.pop(number)
             self._free.append(number)
             if scatter.fan.answered:
-                deliver((scatter.mailbox, self._done[number, : len(scatter.fan.servers)].astype(float)))
+                deliver((scatter.mailbox, self._done[number, : len(scatter.fan.servers)].copy()))
 
     # ---- slots
 

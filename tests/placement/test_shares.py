@@ -19,8 +19,9 @@ from programs.instructions import Lookup, Update
 from programs.transform import transform
 from programs.workers import workers
 from simulator.engine import Engine
-from simulator.lowering import Lowering, busy_ns
+from simulator.lowering import Lowering
 from simulator.machines import Sharing, build_machines, nodes_of
+from simulator.primitives import busy_ns
 from tests.instances import linear, nodes
 
 TABLE = EmbeddingTable("t", 1000, 128, 4.0, skew=1.1, ranked=True)

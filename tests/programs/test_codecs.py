@@ -27,9 +27,9 @@ from programs.verify import BrokenProgram, verify
 from programs.workers import workers
 from simulator.engine import Engine
 from simulator.folding import Folding
-from simulator.lowering import Lowering, busy_ns
+from simulator.lowering import Lowering
 from simulator.machines import Sharing, build_machines, nodes_of
-from simulator.primitives import Emit
+from simulator.primitives import Emit, busy_ns
 from tests.executor.tiny import dlrm, tables
 from tests.programs import plans
 from tests.programs.strategies import random_plans

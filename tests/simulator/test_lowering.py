@@ -27,9 +27,9 @@ from programs.instructions import (
 from programs.transform import transform
 from programs.workers import Worker, workers
 from simulator.engine import Engine
-from simulator.lowering import Lowering, busy_ns
+from simulator.lowering import Lowering
 from simulator.machines import Sharing, build_machines, nodes_of
-from simulator.primitives import Await, Emit, EveryGap, Part, Work
+from simulator.primitives import Await, Emit, EveryGap, Part, Work, busy_ns
 from tests.simulator.instances import chain_model, make_costs, make_plan, table
 
 MODEL = chain_model(2, [table()])
