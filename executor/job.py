@@ -213,7 +213,7 @@ def check_options(options: RunOptions) -> None:
     if options.throttled and options.clock is not ClockKind.WALL:
         raise BadInput("run", "clock", str(options.clock), "wall: throttled NICs hold messages back on the wall")
     if options.resume and options.checkpoint is None:
-        raise BadInput("run", "resume", True, "needs the folder of the checkpoint to go on from")
+        raise BadInput("run", "resume", True, "only with a checkpoint folder (--checkpoint) to go on from")
 
 
 def begin(plan: Plan, options: RunOptions, state: JobState) -> Done:

@@ -98,6 +98,33 @@ for module in (demo, profile, solve, simulate, run, compare, explain, report, sw
     app.command(module.__name__.rpartition(".")[2])(guarded(module.command))
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point of the ``hiertrain`` console script."""
-    app(args=[argument for argument in sys.argv[1:] if argument != DEBUG])
+    arguments = [argument for argument in sys.argv[1:] if argument != DEBUG]
+    try:
+        code = app(args=arguments or ["--help"], standalone_mode=False)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # what typer says of a command line, whatever class it has there
+            raise
+        _fail(error, BadInput.exit_code, usage_text(error))
+    raise SystemExit(code)
+
+
+def usage_text(error: Any) -> str:
+    """Return in one line what is wrong with a command line: command, option, value and what is allowed.
+
+    Parameters
+    ----------
+    error : ClickException
+        As typer raises it.
+    """
+    message, about = error.format_message(), getattr(error, "ctx", None)
+    command = about.info_name if about and about.parent else ""
+    wrong = error.__cause__.errors() if hasattr(error.__cause__, "errors") else []  # typer checks values with pydantic
+    if wrong and getattr(error, "param", None):
+        value, allowed = wrong[0]["input"], wrong[0]["msg"].rstrip(".")
+        for words in ("Input should be ", "Value error, ", f"{value!r} is not "):
+            allowed = allowed.removeprefix(words)
+        return str(BadInput(command, error.param.opts[-1], value, allowed))
+    text = ": ".join(filter(None, (command, message.rstrip("."))))
+    return f"{text} (see {' '.join(filter(None, ('hiertrain', command, '--help')))})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hiertrain.output import emit, progress, table
+from hiertrain.output import emit, progress, say, table
 from problem.errors import BadInput
 from problem.units import format_throughput
 from problem.whole_file import check_target
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from experiments.training import Outcome
     from placement.plan import Plan
     from placement.planfile import LoadedPlan
+
+
+#: Processes for each core of this host above which a run is warned of.
+CROWD = 50
 
 
 class ClockName(StrEnum):
@@ -108,9 +113,20 @@ def command(
         return
     check_target(trace)
     loaded = _load(plan, nic_rate)
+    _warn(loaded.plan)
     with progress("training") as watch:
         outcome = train(loaded.plan, loaded.costs, steps, str(clock), logs, hang_seconds, watch, saved, throttled)
     _emit(outcome, backend, trace, as_json)
+
+
+def _warn(plan: Plan) -> None:
+    """Say so where a plan for a cluster is run on one host, which cannot end soon."""
+    from executor.run_mpi import crew_of
+    from programs.transform import transform
+
+    processes, cores = len(crew_of(transform(plan))), os.cpu_count() or 1
+    if processes > CROWD * cores:
+        say(f"{processes:,} processes on {cores} cores: a step takes long (--dry-run lists them)")
 
 
 def _load(path: Path, nic_rate: str) -> LoadedPlan:

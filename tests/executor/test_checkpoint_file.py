@@ -140,7 +140,7 @@ def test_nothing_to_resume_starts_from_the_beginning_and_says_so(tmp_path: Path)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"resume": True}, "run: resume = True: needs the folder"),
+        ({"resume": True}, "run: resume = True: only with a checkpoint folder"),
         ({"checkpoint_every": 0}, "run: checkpoint_every = 0: at least 1 step"),
         ({"checkpoint": Path(__file__)}, "a folder: File exists"),
     ],

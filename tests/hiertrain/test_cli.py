@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hiertrain import cli
 from tests.hiertrain.test_edge_cases import hiertrain
 
 COMMANDS = ("demo", "profile", "solve", "simulate", "run", "compare", "explain", "sweep", "figure", "presets")
@@ -34,6 +35,32 @@ def test_help_names_every_command() -> None:
         f"\n  {name}" in text
         for name in ["demo", "profile", "solve", "simulate", "run", "compare", "explain", "presets"]
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["solve", "demo", "--batch", "-5"], "solve: --batch = '-5': greater than or equal to 1"),
+        (
+            ["simulate", "p", "--fidelity", "fine"],
+            "simulate: --fidelity = 'fine': one of 'auto', 'bound', 'fifo', 'fluid'",
+        ),
+        (
+            ["solve", "demo", "--clutser", "x"],
+            "solve: No such option: --clutser (Possible options: --cluster, --costs)",
+        ),
+        (["solv"], "No such command 'solv'. Did you mean 'solve'?"),
+    ],
+)
+def test_a_slip_on_the_command_line_is_told_in_one_line(
+    arguments: list[str], line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong value, option or command is one line with what was given and what is allowed, no usage around it."""
+    monkeypatch.setattr(sys, "argv", ["hiertrain", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith(f"hiertrain: {line}")
 
 
 def test_version() -> None:
