@@ -1,10 +1,10 @@
 """Planning at production size: value, bound, gap, seconds and memory beside the best heuristic.
 
-    python -m experiments.bench_production [--time-limit S] [NAME ...]
+    python -m experiments.bench_production [--time-limit S] [--tables FILE] [NAME ...]
 
 A generated model of 1,000 linear layers in 200 branches (``experiments.autoctr``) on presets, some with narrower NICs or
-less memory, where data parallelism alone is not the best or does not fit. Every instance runs in a process of its own, so
-that the memory is its own peak.
+less memory, where data parallelism alone is not the best or does not fit; and the job of a published plan of tables, with a
+small dense part, if its FILE is given. Every instance runs in a process of its own, so that the memory is its own peak.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
+from pathlib import Path
 
 from experiments.autoctr import autoctr_model
 from placement.result import PlacementResult
@@ -23,13 +24,14 @@ from placement.search import solve
 from placement.shapes import SolveOptions
 from problem.cluster import Cluster, Node
 from problem.cluster_io import load_cluster
+from problem.readers import load_model
 
 HEADER = ("instance", "K", "R", "groups", "samples/s", "bound", "gap", "seconds", "CPU s", "best heuristic", "GiB")
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A cluster for the generated model, and how its group is limited.
+    """A cluster for a model, and how its group is limited.
 
     Parameters
     ----------
@@ -39,12 +41,15 @@ class Instance:
         What the user would decide.
     nic, memory : float
         Factors on NIC rate and memory of every machine.
+    published : bool
+        Whether the model is that of the file of tables, not the generated one.
     """
 
     clusters: tuple[str, ...]
     options: SolveOptions
     nic: float = 1.0
     memory: float = 1.0
+    published: bool = False
 
     def machines(self) -> Cluster:
         """Return the cluster."""
@@ -65,12 +70,16 @@ INSTANCES = {
     "128 nodes": Instance(("fb-1s-18c:128",), SolveOptions(group_size=12)),
     "unlike": Instance(("fb-2s:16", "fb-1s-18c:20"), SolveOptions(group_size=6)),
     "unlike, narrow, any group": Instance(("fb-2s:8", "fb-1s-18c:8"), SolveOptions(), nic=0.02),
+    "published tables": Instance(("fb-2s:128",), SolveOptions(), published=True),
 }
 
 
-def measure(name: str, time_limit: float) -> tuple[str, ...]:
-    """Plan one instance; return a row of the table."""
-    instance, model = INSTANCES[name], autoctr_model()
+def measure(name: str, time_limit: float, tables: Path | None = None) -> tuple[str, ...]:
+    """Plan one instance; return a row of the table, with a reason where the file of tables is missing."""
+    instance = INSTANCES[name]
+    if instance.published and tables is None:
+        return (name, "not run: --tables FILE names no published plan", *[""] * (len(HEADER) - 2))
+    model = load_model(str(tables)) if instance.published else autoctr_model()
     began, options = time.process_time(), replace(instance.options, time_limit_seconds=time_limit)
     result = solve(model, instance.machines(), options=options)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -87,7 +96,7 @@ def row_of(name: str, result: PlacementResult, cpu_seconds: float, gibibytes: fl
         str(len(plan.groups)),
         f"{result.objective:,.0f}",
         f"{result.bound:,.0f}",
-        f"{100 * result.gap:.1f} %",
+        f"{100 * result.gap:.2f} %",
         f"{result.solve_seconds:.1f}",
         f"{cpu_seconds:.0f}",
         f"{best.samples_per_second:,.0f} {best.name}" if best else "none fits",
@@ -95,13 +104,15 @@ def row_of(name: str, result: PlacementResult, cpu_seconds: float, gibibytes: fl
     )
 
 
-def rows(names: Iterable[str], time_limit: float, run: Callable[[str, float], tuple[str, ...]] = measure) -> None:
+def rows(
+    names: Iterable[str], time_limit: float, run: Callable[..., tuple[str, ...]] = measure, *more: Path | None
+) -> None:
     """Print the table, each instance measured in a fresh process."""
     print("| " + " | ".join(HEADER) + " |")
     print("|" + " --- |" * len(HEADER))
     for name in names:
         with ProcessPoolExecutor(1, get_context("spawn")) as one:
-            print("| " + " | ".join(one.submit(run, name, time_limit).result()) + " |", flush=True)
+            print("| " + " | ".join(one.submit(run, name, time_limit, *more).result()) + " |", flush=True)
 
 
 def main() -> None:
@@ -109,11 +120,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Planning at production size.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(INSTANCES)}")
     parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--tables", type=Path, metavar="FILE", help="published plan of tables (TorchRec's, as CSV)")
     given = parser.parse_args()
     unknown = [name for name in given.names if name not in INSTANCES]
     if unknown:
         parser.error(f"{unknown[0]!r}: instances are {', '.join(INSTANCES)}")
-    rows(given.names or INSTANCES, given.time_limit)
+    if given.tables and not given.tables.is_file():
+        parser.error(f"--tables {given.tables}: no such file")
+    rows(given.names or INSTANCES, given.time_limit, measure, given.tables)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""How well are tables balanced? Ours beside three greedy rules, on public tables in their own cost measure.
+"""How well are tables balanced? Ours beside greedy rules and TorchRec's planner, on public tables in one cost measure.
 
     python -m experiments.bench_sharding DIR
 
 DIR holds ``inputs/torchrec_plan/meta_1935_tables_plan.csv`` (a production plan: cost and bytes of each table as
-published) and ``workloads/embedding_tables/public_table_configs.json`` (tables; cost by TorchRec's estimator). Where
-TorchRec is installed, its planner is a row of these sets. Prints a table; every value is in seconds of that measure,
-recomputed from the shards.
+published) and ``workloads/embedding_tables/public_table_configs.json`` (tables; cost by TorchRec's estimator). Every
+value is in seconds of that measure, recomputed from the shards; what TorchRec itself says of its plan stands beside it.
+Its planner runs where ``torchrec`` and ``fbgemm-gpu-cpu`` are installed; the published plan is a plan of it already.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,8 @@ class Case:
         Samples per batch.
     parts : dict of str to int
         Shards of each table that the greedy rules place; tables that are not named stay whole.
+    published : tuple of (Shard, float)
+        Shards of the published plan, if there is one, each with the seconds that the plan says it takes.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Case:
     servers: tuple[Node, ...]
     batch: int
     parts: dict[str, int]
+    published: tuple[tuple[Shard, float], ...] = ()
 
     def empty(self) -> Sharding:
         """Return the servers without tables."""
@@ -78,7 +82,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """One way to shard a case: busiest server and mean in seconds of the measure, bound, shards, seconds it took."""
+    """One way to shard a case: busiest server and mean in seconds of the measure, bound, shards, seconds it took.
+
+    ``own`` is what the planner itself says of the busiest server; ``lacking`` the bytes that some server lacks.
+    """
 
     case: str
     method: str
@@ -88,15 +95,18 @@ class Row:
     shards: int = 0
     seconds: float = 0.0
     note: str = ""
+    own: float | None = None
+    lacking: int = 0
 
     def __str__(self) -> str:
         if self.largest is None or self.mean is None:
-            return f"{self.case:24} {self.method:22} {'-':>10}  {self.note}"
-        bound = f"{self.bound:10.4f}" if self.bound is not None else f"{'':10}"
+            return f"{self.case:24} {self.method:24} {'-':>10}  {self.note}"
+        bound, own = (f"{'':10}" if value is None else f"{value:10.4f}" for value in (self.bound, self.own))
         ratio = self.largest / self.mean if self.mean else 1.0
+        lacking = f"  some server lacks {self.lacking / 1e9:.2f} GB" if self.lacking else ""
         return (
-            f"{self.case:24} {self.method:22} {self.largest:10.4f} {self.mean:10.4f} {ratio:8.3f} {bound} "
-            f"{self.shards:7} {self.seconds:8.2f}"
+            f"{self.case:24} {self.method:24} {self.largest:10.4f} {self.mean:10.4f} {ratio:8.3f} {bound} {own} "
+            f"{self.shards:7} {self.seconds:8.2f}{lacking}"
         )
 
 
@@ -112,16 +122,29 @@ def published_plan(folder: Path, ranks: int = 96) -> Case:
     """
     with (folder / "inputs" / "torchrec_plan" / "meta_1935_tables_plan.csv").open() as file:
         rows = list(csv.DictReader(file))
-    tables, work, parts = [], {}, {}
+    tables, work, parts, published = [], {}, {}, list[tuple[Shard, float]]()
     for number, row in enumerate(rows):
         count = int(row["hash_size"])
         dim = -(-int(float(row["hbm_gb"]) * 1e9) // (4 * count)) or 1  # as wide as its published bytes
         table = EmbeddingTable(f"{row['table']}/{number}", count, dim, float(row["sum_pooling_factor"]))
         tables.append(table)
         work[table.name] = float(row["perf_ms"]) / 1e3
-        split = ranks if row["ranks"] == f"0-{ranks - 1}" else len(row["ranks"].split(","))
-        parts[table.name] = min(split, count)
-    return _case("1935 tables, 96 ranks", tables, work, 0.0, ranks, PUBLISHED_MEMORY, 1, parts)
+        every = row["ranks"] == f"0-{ranks - 1}"
+        placed = list(range(ranks)) if every else [int(rank) for rank in row["ranks"].split(",")]
+        parts[table.name] = min(len(placed), count)
+        shards = _published(table, placed, by_rows=row["sharding"] == "RW" or dim < len(placed))
+        published += [(shard, work[table.name] / len(placed)) for shard in shards]
+    case = _case(f"{len(tables):,} tables, {ranks} ranks", tables, work, 0.0, ranks, PUBLISHED_MEMORY, 1, parts)
+    return replace(case, published=tuple(published))
+
+
+def _published(table: EmbeddingTable, ranks: list[int], *, by_rows: bool) -> list[Shard]:
+    """Return equal parts of a table, one on each of some ranks."""
+    whole = by_rows or len(ranks) == 1
+    spans = pairwise([(table.rows if whole else table.dim) * i // len(ranks) for i in range(len(ranks) + 1)])
+    if whole:
+        return [Shard(table.name, rank, *span) for rank, span in zip(ranks, spans, strict=True)]
+    return [Shard(table.name, rank, 0, table.rows, span) for rank, span in zip(ranks, spans, strict=True)]
 
 
 def public_set(folder: Path, key: str, name: str, ranks: int) -> Case:
@@ -209,32 +232,45 @@ def ours(case: Case, method: str, *, row_splits: bool) -> Row:
         found = shard_tables(case.model, case.batch, case.servers, case.costs, options)
     except DoesNotFit as error:
         return Row(case.name, method, None, note=f"no plan: {error}")
-    row = _row(case, method, judged(case, found.shards), found.bound_seconds, len(found.shards), began)
-    return replace(row, seconds=time.monotonic() - began)
+    row = _judged_row(case, method, found.shards, began)
+    if row.lacking:
+        raise AssertionError(f"{case.name}: a server lacks {row.lacking} bytes")
+    return replace(row, bound=found.bound_seconds)
 
 
 def torchrec(case: Case) -> Iterator[Row]:
-    """Let TorchRec's planner place the tables, where it is installed; its plan is judged in the measure of the case."""
-    planner, began = torchrec_reference.load_torchrec(), time.monotonic()
-    if planner is None:
+    """Judge TorchRec's plan in the measure of the case: the published one, else what its planner finds now."""
+    if case.published:
+        own = [sum(s for shard, s in case.published if shard.server == rank) for rank in range(len(case.servers))]
+        row = _judged_row(
+            case, "TorchRec, published plan", tuple(shard for shard, _ in case.published), time.monotonic()
+        )
+        yield replace(row, own=max(own))
         return
-    tables = case.model.tables
-    found = torchrec_reference.plan(planner, tables, len(case.servers), RANK_BATCH, 256 * GIB)
+    planner, began, method = torchrec_reference.load_torchrec(), time.monotonic(), "TorchRec planner"
+    if planner is None:
+        yield Row(case.name, method, None, note="not run: torchrec and fbgemm-gpu-cpu are not installed")
+        return
+    found = torchrec_reference.plan(planner, case.model.tables, len(case.servers), RANK_BATCH, 256 * GIB)
     if found.refusal:
-        yield Row(case.name, "TorchRec planner", None, note=f"no plan: {found.refusal}")
+        yield Row(case.name, method, None, note=f"no plan: {found.refusal}")
     else:
-        yield _row(case, "TorchRec planner", judged(case, found.shards), None, len(found.shards), began)
+        yield replace(_judged_row(case, method, found.shards, began), own=found.own_seconds)
 
 
-def judged(case: Case, shards: tuple[Shard, ...]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Return (server, resource) the loads of shards, put there one by one; a server without room is an error."""
+def judged(case: Case, shards: tuple[Shard, ...]) -> Sharding:
+    """Return the servers with shards, put there one by one whether there is room or not."""
     state = case.empty()
     for number, shard in enumerate(shards):
         table = case.model.table[shard.table]
         state.put(Piece((table,), shard.row_begin, shard.row_end, shard.columns, number), shard.server)
-    if int(state.room.min()) < 0:
-        raise AssertionError(f"{case.name}: a server lacks {-int(state.room.min())} bytes")
-    return state.load
+    return state
+
+
+def _judged_row(case: Case, method: str, shards: tuple[Shard, ...], began: float) -> Row:
+    seconds, state = time.monotonic() - began, judged(case, shards)
+    row = _row(case, method, state.load, None, len(shards), began)
+    return replace(row, seconds=seconds, lacking=max(0, -int(state.room.min())))
 
 
 def _row(
@@ -252,12 +288,11 @@ def _row(
 
 def rows(case: Case) -> Iterator[Row]:
     """Yield every method on a case."""
+    yield ours(case, "hiertrain, whole tables", row_splits=False)
     yield ours(case, "hiertrain", row_splits=True)
-    if not case.parts:
-        yield ours(case, "hiertrain, whole tables", row_splits=False)
-        yield from torchrec(case)
     for method in GREEDY:
         yield greedy(case, method)
+    yield from torchrec(case)
 
 
 def cases(folder: Path) -> Iterator[Case]:
@@ -274,7 +309,7 @@ def cases(folder: Path) -> Iterator[Case]:
 def main(folder: str) -> None:
     """Print the table."""
     print(
-        f"{'tables':24} {'method':22} {'max s':>10} {'mean s':>10} {'max/mean':>8} {'bound s':>10} "
+        f"{'tables':24} {'method':24} {'max s':>10} {'mean s':>10} {'max/mean':>8} {'bound s':>10} {'own s':>10} "
         f"{'shards':>7} {'seconds':>8}"
     )
     for case in cases(Path(folder)):

@@ -329,7 +329,7 @@ class Sharding:
         names = ", ".join(repr(table.name) for table in piece.tables)
         what = f"{'tables' if len(piece.tables) > 1 else 'table'} {names}, uncut, with optimizer state and buffers,"
         had = int(np.where(self.allowed(piece), self.room, 0).max(initial=0))
-        raise DoesNotFit(what, f"what others leave of {self._where()},", self.bytes_of(piece), had)
+        raise DoesNotFit(what, f"what others leave of {self._where()}", self.bytes_of(piece), had)
 
     def _where(self) -> str:
         largest = max(self.nodes, key=lambda node: node.memory_bytes)

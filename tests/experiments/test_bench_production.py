@@ -31,3 +31,10 @@ def test_a_row_has_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row["K"] == "2"
     assert float(row["samples/s"].replace(",", "")) <= float(row["bound"].replace(",", ""))
     assert row["best heuristic"] != "none fits"
+
+
+def test_without_the_file_of_tables_its_row_says_so() -> None:
+    """The job of a published plan is left out with a reason, in a row as wide as the others."""
+    row = measure("published tables", 5.0)
+    assert len(row) == len(HEADER)
+    assert "--tables" in row[1]
