@@ -65,6 +65,15 @@ class Clock:
         elif self.kind is ClockKind.PACED:
             self._pace()
 
+    def stamp(self) -> None:
+        """Bring ``now`` up to date, for a message; on the wall no CPU time is booked, which takes a system call."""
+        if self.kind is ClockKind.WALL:
+            self.now = time.perf_counter() - self.epoch
+        elif self.kind is ClockKind.CPU:
+            self.pause()
+        else:
+            self._pace()
+
     def pause(self) -> None:
         """Book the CPU time since the last call: what comes now is waiting that may use CPU (:meth:`resume`)."""
         mark = time.thread_time()

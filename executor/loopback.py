@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.clock import Clock, ClockKind
+from executor.counter import Progress
 from executor.data.batch import Stream
 from executor.exchange import Endpoint
 from executor.interpreter import Context, Interpreter
 from executor.pool import read_ahead
 from executor.state import JobState, Record, allocate_state
-from executor.transport import Bell, Inbox, Layout, Link, Progress, copy_into
+from executor.transport import Bell, Inbox, Layout, Link, copy_into
 from executor.wiring import Label, wire
 from placement.errors import InvalidPlan
 from placement.plan import Plan

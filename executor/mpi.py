@@ -2,7 +2,7 @@
 
 Every worker is a rank. A channel is a tag between two ranks: a message is copied once, into the sender's frame, and goes out
 by a synchronous send; the next one waits until the receiver has asked for it, so never more than one is under way while
-one is being read. An empty message ends a channel. Workers of one machine share an MPI window.
+one is being read. A message without arrays, by its clock, ends a channel. Workers of one machine share an MPI window.
 
 MPI libraries wait by spinning. Here a worker that waits soon gives its core away between two tests and then sleeps, since
 ranks may outnumber cores; a large message may need a hand of its sender, which gives one between any two instructions.
@@ -24,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.clock import Clock
+from executor.counter import Progress
 from executor.errors import PeerGone
-from executor.transport import Array, Layout, Link, Progress
+from executor.transport import Array, Layout, Link, copy_into
 from problem.errors import BadInput
 
 #: Tests before a waiting worker gives its core away between two of them, tests before it sleeps, and how long it sleeps. The
@@ -33,6 +34,7 @@ from problem.errors import BadInput
 SPINS, YIELDS = 100, 1000
 NAP_SECONDS = 50e-6
 _ALIGNMENT = 8
+_END = float("-inf")
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -99,17 +101,26 @@ def finish() -> None:
     library().Finalize()
 
 
-def await_(test: Callable[[], bool], progress: Progress) -> None:
-    """Wait until a test succeeds: by trying again, then giving the core away in between, then sleeping."""
+def await_(test: Callable[[], bool], progress: Progress, clock: Clock | None = None) -> None:
+    """Wait until a test succeeds: by trying again, then giving the core away in between, then sleeping.
+
+    What comes after the first tests is no CPU time of the clock's.
+    """
+    for _ in range(SPINS):
+        if test():
+            return
     progress.waiting(True)
-    for number in range(SPINS + YIELDS):
+    if clock is not None:
+        clock.pause()
+    for _ in range(YIELDS):
         if test():
             break
-        if number > SPINS:
-            os.sched_yield()
+        os.sched_yield()
     else:
         while not test():
             time.sleep(NAP_SECONDS)
+    if clock is not None:
+        clock.resume()
     progress.waiting(False)
 
 
@@ -131,7 +142,8 @@ class Frame:
         self._begin = _ALIGNMENT * (2 + (len(layout) if self.flexible else 0))
         self.full_bytes = sum(sizes)
         self.buffer: Bytes = np.zeros(self._begin + sum(map(_aligned, sizes)), np.uint8)
-        self.times = self.buffer[: 2 * _ALIGNMENT].view(np.float64)
+        #: Clock of the message, :data:`_END` in one that ends the channel, and its arrival.
+        self.times = self.buffer.data[: 2 * _ALIGNMENT].cast("d")
         self._lengths = self.buffer[2 * _ALIGNMENT : self._begin].view(np.int64)
         self._views = self._cut(sizes)
 
@@ -146,8 +158,7 @@ class Frame:
     def pack(self, arrays: Iterable[Array]) -> tuple[int, int]:
         """Copy arrays in; returns the bytes to send and the bytes of arrays that the message is short of."""
         if not self.flexible:
-            for view, array in zip(self._views, arrays, strict=True):
-                np.copyto(view, array)
+            copy_into(self._views, arrays)
             return len(self.buffer), 0
         found = list(arrays)
         self._lengths[:] = [array.nbytes for array in found]
@@ -190,10 +201,6 @@ class MpiChannel:
         return Frame(self._layout)
 
     @cached_property
-    def _status(self) -> Any:
-        return library().Status()
-
-    @cached_property
     def _sending(self) -> Any:
         return self.comm.Ssend_init([self._frame.buffer, library().BYTE], self.target, self.tag)
 
@@ -208,27 +215,23 @@ class MpiChannel:
 
     def send(self, arrays: Iterable[Array], clock: Clock, progress: Progress) -> None:
         """Copy arrays into a message and send it; waits until the one before has been received."""
+        frame, link = self._frame, self._link
         self._finish_send(progress, clock)
-        size, unused = self._frame.pack(arrays)
-        clock.lap()
-        late = self._link.seconds - unused * self._link.seconds_per_byte
-        self._frame.times[:] = clock.now + late, self._link.depart(unused)
-        if self._frame.flexible:
-            self._under_way = self.comm.Issend([self._frame.buffer[:size], library().BYTE], self.target, self.tag)
+        size, unused = frame.pack(arrays)
+        clock.stamp()
+        frame.times[0] = clock.now + link.seconds - unused * link.seconds_per_byte
+        if link.throttle is not None:
+            frame.times[1] = link.depart(unused)
+        if frame.flexible:
+            self._under_way = self.comm.Issend([frame.buffer[:size], library().BYTE], self.target, self.tag)
         else:
             self._under_way = self._sending
             self._under_way.Start()
 
     def _finish_send(self, progress: Progress, clock: Clock | None = None) -> None:
         request, self._under_way = self._under_way, None
-        if request is None or request.Test():
-            return
-        if clock is None:
-            await_(request.Test, progress)
-        else:
-            clock.pause()
-            await_(request.Test, progress)
-            clock.resume()
+        if request is not None:
+            await_(request.Test, progress, clock)
 
     def receive(self, clock: Clock, progress: Progress) -> list[Any]:
         """Wait for the next message and return its arrays, valid until the next call.
@@ -238,18 +241,15 @@ class MpiChannel:
         PeerGone
             The sender has ended the channel.
         """
-        request, status = self._receiving, self._status
+        request, frame = self._receiving, self._frame
         request.Start()
-        if not request.Test(status):
-            clock.pause()
-            await_(lambda: bool(request.Test(status)), progress)
-            clock.resume()
-        if status.Get_count() == 0:
+        await_(request.Test, progress, clock)
+        if frame.times[0] == _END:
             raise PeerGone
-        sent, arrival = self._frame.times.tolist()
-        clock.meet(sent)
-        self._link.arrive(arrival, progress)
-        return self._frame.arrays()
+        clock.meet(frame.times[0])
+        if self._link.throttle is not None:
+            self._link.arrive(frame.times[1], progress)
+        return frame.arrays()
 
     def has_news(self) -> bool:
         """Whether a message, or the end of the channel, has arrived."""
@@ -258,7 +258,10 @@ class MpiChannel:
     def end(self, progress: Progress) -> None:
         """Sender: tell the receiver that no message follows."""
         self._finish_send(progress)
-        self._under_way = self.comm.Issend([self._frame.buffer[:0], library().BYTE], self.target, self.tag)
+        self._frame.times[0] = _END
+        self._under_way = self.comm.Issend(
+            [self._frame.buffer[: 2 * _ALIGNMENT], library().BYTE], self.target, self.tag
+        )
 
     def close(self, progress: Progress) -> None:
         """Wait for what is under way and give back what MPI holds for this end."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from executor.counter import Progress
 from executor.homes import Home, home_of, node_home, server_home, sync_home
-from executor.transport import Progress
 from placement.plan import Plan
 from programs.workers import Worker
 

@@ -3,9 +3,10 @@
 What every transport offers is said here too (:class:`Transport`); the one between hosts is in ``executor.mpi``.
 
 A :class:`Channel` goes one way between two processes. It is a ring of two slots in an anonymous shared mapping made before
-the fork: it has no name, so nothing can be left behind. A message's arrival is told through a pipe, eight bytes that carry
-the sender's clock; a second pipe carries the slots back. A dead peer shows as the end of a pipe, provided that every other
-process has closed its copies of the ends: see :func:`keep_only`.
+the fork: it has no name, so nothing can be left behind. Messages and slots that come back are counted in shared memory,
+beside the clocks they carry; who waits for the next looks for a moment, then sleeps in a pipe and is woken through it
+(``executor.counter``). A dead peer shows as the end of the pipe, provided that every other process has closed its copies of
+the ends: see :func:`keep_only`.
 
 A received message is read where it lies. Its slot is given back when the next message of the channel is received, so the
 arrays of a step stay valid for the step.
@@ -13,7 +14,6 @@ arrays of a step stay valid for the step.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import mmap
 import os
@@ -27,7 +27,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from executor.clock import Clock
+from executor.clock import Clock, ClockKind
+from executor.counter import TOKENS, Counter, Progress
 from executor.errors import PeerGone
 
 Array = npt.NDArray[np.float32] | npt.NDArray[np.int32] | npt.NDArray[np.uint8]
@@ -35,14 +36,10 @@ Array = npt.NDArray[np.float32] | npt.NDArray[np.int32] | npt.NDArray[np.uint8]
 Layout = Sequence[tuple[tuple[int, ...], type[np.float32] | type[np.int32] | type[np.uint8]]]
 
 SLOTS = 2
+#: How long a worker on the wall clock looks for what it waits for before it sleeps: what sleeping and being woken takes, so
+#: that it never loses more than twice the better choice (Karlin et al., SOSP 1991). On virtual clocks a wait costs nothing.
+SPIN_SECONDS = 20e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
 _CLOCK = struct.Struct("d")
-
-
-class Progress(Protocol):
-    """Told when a worker starts and stops waiting, so that a supervisor can tell a hung worker from its victims."""
-
-    def waiting(self, yes: bool) -> None:
-        """Note whether the worker waits for a peer."""
 
 
 class Line(Protocol):
@@ -192,10 +189,11 @@ class Channel:
 
     def __init__(self, source: str, target: str, layout: Layout, link: Link = Link()) -> None:
         self.source, self.target, self.link = source, target, link
-        self._bell, self._credit = Pipe(), Pipe()
-        self._arrivals = shared_array((SLOTS,), np.float64)
+        self._news, self._returned = Counter(), Counter()
         self._slots = [[shared_array(shape, dtype) for shape, dtype in layout] for _ in range(SLOTS)]
-        self._sent = self._received = self._unacknowledged = 0
+        # of each slot: the clock of its message, when that comes through the throttle, the clock of who gave it back
+        self._times = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("d")
+        self._sent = self._received = 0
 
     @property
     def bytes(self) -> int:
@@ -203,22 +201,24 @@ class Channel:
         return sum(array.nbytes for array in self._slots[0])
 
     def send(self, arrays: Iterable[Array], clock: Clock, progress: Progress) -> None:
-        """Copy arrays into a slot and ring the bell; waits while both slots are in use.
+        """Copy arrays into a slot and tell; waits while both slots are in use.
 
         Raises
         ------
         PeerGone
-            The receiver has ended.
+            The receiver has ended, and both slots are in use or it had gone to sleep.
         """
-        if self._unacknowledged == SLOTS:
-            clock.meet(self._credit.get(progress))
-            self._unacknowledged -= 1
-        unused = copy_into(self._slots[self._sent % SLOTS], arrays)
-        clock.lap()
-        self._arrivals[self._sent % SLOTS] = self.link.depart(unused)
-        self._bell.put(clock.now + self.link.seconds - unused * self.link.seconds_per_byte)
+        slot, times, link = self._sent % SLOTS, self._times, self.link
+        if self._sent >= SLOTS:
+            self._returned.wait(self._sent - SLOTS + 1, progress, _spins(clock))
+            clock.meet(times[3 * slot + 2])
+        unused = copy_into(self._slots[slot], arrays)
+        clock.stamp()
+        times[3 * slot] = clock.now + link.seconds - unused * link.seconds_per_byte
+        if link.throttle is not None:
+            times[3 * slot + 1] = link.depart(unused)
         self._sent += 1
-        self._unacknowledged += 1
+        self._news.tell(self._sent)
 
     def receive(self, clock: Clock, progress: Progress) -> list[Array]:
         """Wait for the next message and return its arrays, valid until the next call.
@@ -228,32 +228,46 @@ class Channel:
         PeerGone
             The sender has ended without sending it.
         """
+        slot, times = self._received % SLOTS, self._times
         if self._received:
             self._give_back(clock.now)
-        clock.meet(self._bell.get(progress))
-        self.link.arrive(float(self._arrivals[self._received % SLOTS]), progress)
-        arrays = self._slots[self._received % SLOTS]
+        self._news.wait(self._received + 1, progress, _spins(clock))
+        clock.meet(times[3 * slot])
+        if self.link.throttle is not None:
+            self.link.arrive(times[3 * slot + 1], progress)
         self._received += 1
-        return arrays
+        return self._slots[slot]
 
     def _give_back(self, now: float) -> None:
-        with contextlib.suppress(PeerGone):  # the sender has sent all it had to
-            self._credit.put(now)
+        self._times[3 * ((self._received - 1) % SLOTS) + 2] = now
+        try:  # contextlib.suppress takes as long as all the rest
+            self._returned.tell(self._received)
+        except PeerGone:  # the sender has sent all it had to
+            return
 
     @property
-    def bell_fd(self) -> int:
-        """File descriptor that becomes readable when a message (or the end of the sender) is there."""
-        return self._bell.read_end
+    def news(self) -> Counter:
+        """Counts the messages that have been sent."""
+        return self._news
+
+    @property
+    def next_message(self) -> int:
+        """Number, from 1, of the message that is received next."""
+        return self._received + 1
 
     def ends(self, worker: str) -> tuple[set[int], set[int]]:
         """File descriptors that a worker needs, and all of the channel's."""
         used = set[int]()
         if worker == self.source:
-            used |= {self._bell.write_end, self._credit.read_end}
+            used |= {self._news.write_end, self._returned.read_end}
         if worker == self.target:
-            used |= {self._bell.read_end, self._credit.write_end}
-        pipes = (self._bell, self._credit)
-        return used, {end for pipe in pipes for end in (pipe.read_end, pipe.write_end)}
+            used |= {self._news.read_end, self._returned.write_end}
+        counters = (self._news, self._returned)
+        return used, {end for counter in counters for end in (counter.read_end, counter.write_end)}
+
+
+def _spins(clock: Clock) -> float:
+    return SPIN_SECONDS if clock.kind is ClockKind.WALL else 0.0
 
 
 class PipeInbox:
@@ -266,21 +280,28 @@ class PipeInbox:
     """
 
     def __init__(self, channels: Sequence[Channel]) -> None:
-        self._descriptors = [channel.bell_fd for channel in channels]
+        self._open = {channel.news.read_end: (position, channel) for position, channel in enumerate(channels)}
         self._poll = select.poll()
-        for descriptor in self._descriptors:
+        for descriptor in self._open:
             self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, progress: Progress) -> list[int]:
         """Wait until some channels have a message or have ended; returns their positions."""
-        progress.waiting(True)
-        events = self._poll.poll()
-        progress.waiting(False)
-        return [self._descriptors.index(descriptor) for descriptor, _ in events]
+        ended: set[int] = set()
+        while True:
+            found = [position for position, one in self._open.values() if one.news.announced(one.next_message)]
+            if found or ended:
+                return sorted({*found, *ended})
+            progress.waiting(True)
+            woken = [descriptor for descriptor, _ in self._poll.poll()]
+            progress.waiting(False)
+            ended = {self._open[descriptor][0] for descriptor in woken if not os.read(descriptor, TOKENS)}
 
     def drop(self, position: int) -> None:
         """Take no more notice of a channel."""
-        self._poll.unregister(self._descriptors[position])
+        descriptor = next(number for number, (at, _) in self._open.items() if at == position)
+        self._poll.unregister(descriptor)
+        del self._open[descriptor]
 
 
 class SharedMemory:

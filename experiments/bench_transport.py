@@ -1,10 +1,11 @@
-"""What a message costs: both transports beside mpi4py's own Send and Recv, from 1 KB to 16 MB.
+"""What a message costs: the transports of the executor beside mpi4py alone, from 1 KB to 16 MB.
 
 Usage: ``python -m experiments.bench_transport [--rounds 5]``.
 
-Half of a ping-pong between two processes, each message one float32 array that is copied when it is sent and lies in the
-receiver's memory when it is received. The three take turns; of each round the median counts, of the rounds the median.
-Wall clock: on a busy machine only the ratios mean something, and not much.
+A message is one float32 array, which its sender writes anew and its receiver reads, as training does: the bytes have to come
+from one core's cache to the other's. ``latency`` is half of a ping-pong, ``stream`` the time of a message when one side only
+sends and the other only receives. Each of the two processes keeps to a core of its own. The three take turns; of each round
+the median counts, of the rounds the median. Wall clock: on a busy machine only the ratios mean something, and not much.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing as mp
+import os
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,110 +34,131 @@ SIZES = tuple(1 << power for power in (10, 12, 14, 16, 18, 20, 22, 24))
 MESSAGES = {size: max(20, min(1000, (1 << 26) // size)) for size in SIZES}
 KINDS = ("processes", "mpi", "mpi4py")
 
-Exchange = Callable[[], Any]
+#: Sends or receives a message.
+Step = Callable[[], None]
+#: Microseconds, latency and stream, by size.
+Found = dict[int, tuple[float, float]]
 
 
-def _timed(exchange: Exchange, messages: int) -> float:
-    """Median microseconds of one way, of a number of ping-pongs."""
+@dataclass(frozen=True)
+class Side:
+    """What one of the two processes does with messages of one size."""
+
+    send: Step
+    receive: Step
+    leads: bool
+
+
+def _pin(number: int) -> None:
+    """Keep to one core, another one for each side: where the scheduler puts them must not decide the comparison."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+
+
+def _measure(side: Side, messages: int) -> tuple[float, float]:
+    """Median microseconds of one way of a ping-pong, and those of a message of a stream, which an answer ends."""
     seconds = []
+    first, second = (side.send, side.receive) if side.leads else (side.receive, side.send)
     for _ in range(messages):
         begin = time.perf_counter()
-        exchange()
+        first()
+        second()
         seconds.append(time.perf_counter() - begin)
-    return median(seconds) / 2 * 1e6
+    begin = time.perf_counter()
+    for _ in range(messages):
+        first()
+    second()
+    return median(seconds) / 2 * 1e6, (time.perf_counter() - begin) / messages * 1e6
 
 
-def _both_ways(out: Line, back: Line, payload: Any, leads: bool) -> Exchange:
-    """Return a ping-pong over two channels, as the one who begins or the one who answers."""
+def _ours(out: Line, back: Line, size: int, leads: bool) -> Side:
+    """Messages of a size over two channels, as the one who begins or the one who answers."""
     clock, progress = Clock(ClockKind.WALL, time.perf_counter()), Unwatched()
+    payload, read = np.ones(size // 4, np.float32), np.empty(size // 4, np.float32)
+    mine, others = (out, back) if leads else (back, out)
 
-    def ping() -> None:
-        out.send([payload], clock, progress)
-        back.receive(clock, progress)
+    def send() -> None:
+        np.add(payload, 1.0, out=payload)
+        mine.send([payload], clock, progress)
 
-    def pong() -> None:
-        out.receive(clock, progress)
-        back.send([payload], clock, progress)
+    def receive() -> None:
+        read[...] = others.receive(clock, progress)[0]
 
-    return ping if leads else pong
+    return Side(send, receive, leads)
 
 
-def processes_round() -> dict[int, float]:
+def processes_round() -> Found:
     """One round of channels in shared memory."""
     return {size: _between_processes(size) for size in SIZES}
 
 
-def _between_processes(size: int) -> float:
+def _between_processes(size: int) -> tuple[float, float]:
     layout: Layout = [((size // 4,), np.float32)]
     out, back = Channel("a", "b", layout), Channel("b", "a", layout)
-    payload, everything = np.ones(size // 4, np.float32), out.ends("")[1] | back.ends("")[1]
+    cores, everything = os.sched_getaffinity(0), out.ends("")[1] | back.ends("")[1]
 
-    def use(worker: str) -> Exchange:
+    def use(worker: str) -> tuple[float, float]:
+        _pin(worker == "b")
         keep_only(out.ends(worker)[0] | back.ends(worker)[0], everything)
-        return _both_ways(out, back, payload, worker == "a")
+        return _measure(_ours(out, back, size, worker == "a"), MESSAGES[size])
 
-    def answer() -> None:
-        exchange = use("b")
-        for _ in range(MESSAGES[size]):
-            exchange()
-
-    child = mp.get_context("fork").Process(target=answer, daemon=True)
+    child = mp.get_context("fork").Process(target=use, args=("b",), daemon=True)
     child.start()
-    found = _timed(use("a"), MESSAGES[size])
+    found = use("a")
     child.join()
+    os.sched_setaffinity(0, cores)
     keep_only(set(), out.ends("a")[0] | back.ends("a")[0])
     return found
 
 
-def mpi_round(kind: str) -> dict[int, float]:
+def mpi_round(kind: str) -> Found:
     """One round under MPI, as either of two ranks: our channels, or mpi4py alone."""
     comm, found = library().COMM_WORLD, {}
+    _pin(comm.rank)
     for size in SIZES:
-        exchange, close = _ours(comm, size) if kind == "mpi" else _raw(comm, size)
         comm.Barrier()
-        found[size] = _timed(exchange, MESSAGES[size])
-        close()
+        found[size] = _over_channels(comm, size) if kind == "mpi" else _measure(_raw(comm, size), MESSAGES[size])
     return found
 
 
-def _ours(comm: Any, size: int) -> tuple[Exchange, Callable[[], None]]:
+def _over_channels(comm: Any, size: int) -> tuple[float, float]:
     layout: Layout = [((size // 4,), np.float32)]
     out, back = MpiChannel(comm, 0, 1, 1, layout, Link()), MpiChannel(comm, 1, 0, 2, layout, Link())
-    payload = np.ones(size // 4, np.float32)
-
-    def close() -> None:
-        for channel in (out, back):
-            channel.close(Unwatched())
-
-    return _both_ways(out, back, payload, comm.rank == 0), close
+    found = _measure(_ours(out, back, size, comm.rank == 0), MESSAGES[size])
+    for channel in (out, back):
+        channel.close(Unwatched())
+    return found
 
 
-def _raw(comm: Any, size: int) -> tuple[Exchange, Callable[[], None]]:
-    sent, received = np.ones(size // 4, np.float32), np.ones(size // 4, np.float32)
+def _raw(comm: Any, size: int) -> Side:
+    peer, payload, received, read = 1 - comm.rank, *np.ones((3, size // 4), np.float32)
 
-    def ping() -> None:
-        comm.Send(sent, 1)
-        comm.Recv(received, 1)
+    def send() -> None:
+        np.add(payload, 1.0, out=payload)
+        comm.Send(payload, peer)
 
-    def pong() -> None:
-        comm.Recv(received, 0)
-        comm.Send(sent, 0)
+    def receive() -> None:
+        comm.Recv(received, peer)
+        read[...] = received
 
-    return (ping if comm.rank == 0 else pong), lambda: None
+    return Side(send, receive, comm.rank == 0)
 
 
-def _round(kind: str) -> dict[int, float]:
+def _round(kind: str) -> Found:
     """One round, in processes of its own."""
     command = command_of("processes" if kind == "processes" else "mpi", 2, "experiments.bench_transport", "--one", kind)
     root = Path(__file__).resolve().parents[1]
     done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=True)
-    return {int(size): found for size, found in json.loads(done.stdout).items()}
+    return {int(size): tuple(found) for size, found in json.loads(done.stdout).items()}
 
 
-def transport_rows(rounds: int) -> dict[str, dict[int, float]]:
-    """Return the microseconds of one way by kind and size, medians of rounds in turn."""
+def transport_rows(rounds: int) -> dict[str, Found]:
+    """Return the microseconds of a message, latency and stream, by kind and size: medians of rounds in turn."""
     found = [{kind: _round(kind) for kind in KINDS} for _ in range(rounds)]
-    return {kind: {size: median(one[kind][size] for one in found) for size in SIZES} for kind in KINDS}
+    return {
+        kind: {size: tuple(median(one[kind][size][of] for one in found) for of in (0, 1)) for size in SIZES}  # type: ignore[misc]
+        for kind in KINDS
+    }
 
 
 def _one(kind: str) -> None:
@@ -153,12 +177,13 @@ def main() -> None:
         _one(chosen.one)
         return
     rows = transport_rows(chosen.rounds)
-    print(
-        f"{'bytes':>10} {'processes us':>13} {'mpi us':>9} {'mpi4py us':>10} {'processes/mpi4py':>17} {'mpi/mpi4py':>11}"
-    )
-    for size in SIZES:
-        ours, ranks, raw = (rows[kind][size] for kind in KINDS)
-        print(f"{size:10,} {ours:13.1f} {ranks:9.1f} {raw:10.1f} {ours / raw:17.2f} {ranks / raw:11.2f}")
+    for of, title in enumerate(("latency", "stream")):
+        print(
+            f"{title:>10} {'processes us':>13} {'mpi us':>9} {'mpi4py us':>10} {'processes/mpi4py':>17} {'mpi/mpi4py':>11}"
+        )
+        for size in SIZES:
+            ours, ranks, raw = (rows[kind][size][of] for kind in KINDS)
+            print(f"{size:10,} {ours:13.1f} {ranks:9.1f} {raw:10.1f} {ours / raw:17.2f} {ranks / raw:11.2f}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,124 @@
+"""Events that one process counts and another waits for, in shared memory, with a pipe for who sleeps meanwhile.
+
+Knows nothing of messages. A process that ends closes its end of the pipe, which wakes who waits for it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import threading
+import time
+from typing import Protocol
+
+from executor.errors import PeerGone
+
+#: Whether processors see each other's stores in the order in which they were made, and load in order (x86).
+_ORDERED = platform.machine() in {"x86_64", "AMD64", "i686", "i386"}
+#: Places in a counter's page, a cache line apart: each is written by one of the two processes.
+_COUNT, _ASLEEP = 0, 16
+#: Bytes that are taken out of a counter's pipe at a time.
+TOKENS = 64
+#: Looks before a worker that waits begins to give its core away: some microseconds.
+LOOKS = 200
+
+
+class Progress(Protocol):
+    """Told when a worker starts and stops waiting, so that a supervisor can tell a hung worker from its victims."""
+
+    def waiting(self, yes: bool) -> None:
+        """Note whether the worker waits for a peer."""
+
+
+class Counter:
+    """Counts events one way between two processes, in shared memory; a pipe wakes who sleeps until the next.
+
+    The one who counts looks whether the other sleeps, after it has counted; the other says that it will sleep before it
+    looks at the count once more. A fence lies between the store and the load of each, so one of the two sees the other, and
+    no event is slept through. Both ends are open until :func:`keep_only` closes what a process does not use.
+    """
+
+    def __init__(self) -> None:
+        self.read_end, self.write_end = os.pipe()
+        self._shared = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
+        self._lock = threading.Lock()
+
+    @property
+    def count(self) -> int:
+        """Events so far; what was stored before they were counted can be read."""
+        found: int = self._shared[_COUNT]
+        if not _ORDERED:
+            self._fence()
+        return found
+
+    def _fence(self) -> None:
+        """Let no load or store pass, either way: a locked instruction on x86, a release before an acquire on Arm."""
+        lock = self._lock
+        lock.acquire()
+        lock.release()
+        lock.acquire()
+        lock.release()
+
+    def tell(self, count: int) -> None:
+        """Set the count; wake who sleeps.
+
+        Raises
+        ------
+        PeerGone
+            Who slept has ended.
+        """
+        if not _ORDERED:
+            self._fence()
+        self._shared[_COUNT] = count
+        self._fence()
+        if self._shared[_ASLEEP]:
+            try:
+                os.write(self.write_end, b"!")
+            except BrokenPipeError as error:
+                raise PeerGone from error
+
+    def wait(self, count: int, progress: Progress, spin_seconds: float = 0.0) -> None:
+        """Wait until so many events have been counted: look for so many seconds, then sleep.
+
+        Raises
+        ------
+        PeerGone
+            Nobody is left to count them.
+        """
+        if self.count >= count or (spin_seconds and self._looked(count)):
+            return
+        progress.waiting(True)
+        if not (spin_seconds and self._yielded(count, spin_seconds)):
+            while not self.announced(count):
+                self.take(count)
+            self._shared[_ASLEEP] = 0
+        progress.waiting(False)
+
+    def _looked(self, count: int) -> bool:
+        """Look a number of times; returns whether the events have come."""
+        shared = self._shared
+        for _ in range(LOOKS):
+            if shared[_COUNT] >= count:
+                return self.count >= count
+        return False
+
+    def _yielded(self, count: int, seconds: float) -> bool:
+        """Look on, giving the core away in between, which the one waited for may need; returns whether they have come."""
+        end = time.perf_counter() + seconds
+        while self.count < count:
+            if time.perf_counter() > end:
+                return False
+            os.sched_yield()
+        return True
+
+    def announced(self, count: int) -> bool:
+        """Say that the next event must wake this process, unless so many have been counted; returns whether they have."""
+        self._shared[_ASLEEP] = 1
+        self._fence()
+        return self.count >= count
+
+    def take(self, count: int) -> None:
+        """Sleep until woken, which may be for an earlier event; PeerGone if nobody is left to count to that number."""
+        if not os.read(self.read_end, TOKENS) and self.count < count:
+            raise PeerGone
