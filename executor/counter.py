@@ -9,7 +9,6 @@ import mmap
 import os
 import platform
 import threading
-import time
 from typing import Protocol
 
 from executor.errors import PeerGone
@@ -20,8 +19,6 @@ _ORDERED = platform.machine() in {"x86_64", "AMD64", "i686", "i386"}
 _COUNT, _ASLEEP = 0, 16
 #: Bytes that are taken out of a counter's pipe at a time.
 TOKENS = 64
-#: Looks before a worker that waits begins to give its core away: some microseconds.
-LOOKS = 200
 
 
 class Progress(Protocol):
@@ -78,39 +75,25 @@ class Counter:
             except BrokenPipeError as error:
                 raise PeerGone from error
 
-    def wait(self, count: int, progress: Progress, spin_seconds: float = 0.0) -> None:
-        """Wait until so many events have been counted: look for so many seconds, then sleep.
+    def wait(self, count: int, progress: Progress, looks: int = 0) -> None:
+        """Wait until so many events have been counted: look so many times, then sleep.
 
         Raises
         ------
         PeerGone
             Nobody is left to count them.
         """
-        if self.count >= count or (spin_seconds and self._looked(count)):
+        shared = self._shared
+        for _ in range(looks):
+            if shared[_COUNT] >= count:
+                break
+        if self.count >= count:
             return
         progress.waiting(True)
-        if not (spin_seconds and self._yielded(count, spin_seconds)):
-            while not self.announced(count):
-                self.take(count)
-            self._shared[_ASLEEP] = 0
+        while not self.announced(count):
+            self.take(count)
+        shared[_ASLEEP] = 0
         progress.waiting(False)
-
-    def _looked(self, count: int) -> bool:
-        """Look a number of times; returns whether the events have come."""
-        shared = self._shared
-        for _ in range(LOOKS):
-            if shared[_COUNT] >= count:
-                return self.count >= count
-        return False
-
-    def _yielded(self, count: int, seconds: float) -> bool:
-        """Look on, giving the core away in between, which the one waited for may need; returns whether they have come."""
-        end = time.perf_counter() + seconds
-        while self.count < count:
-            if time.perf_counter() > end:
-                return False
-            os.sched_yield()
-        return True
 
     def announced(self, count: int) -> bool:
         """Say that the next event must wake this process, unless so many have been counted; returns whether they have."""

@@ -27,18 +27,19 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from executor.clock import Clock, ClockKind
+from executor.clock import Clock
 from executor.counter import TOKENS, Counter, Progress
 from executor.errors import PeerGone
+from problem.local import usable_cores
 
 Array = npt.NDArray[np.float32] | npt.NDArray[np.int32] | npt.NDArray[np.uint8]
 #: Shape and element type of each array of a message.
 Layout = Sequence[tuple[tuple[int, ...], type[np.float32] | type[np.int32] | type[np.uint8]]]
 
 SLOTS = 2
-#: How long a worker on the wall clock looks for what it waits for before it sleeps: what sleeping and being woken takes, so
-#: that it never loses more than twice the better choice (Karlin et al., SOSP 1991). On virtual clocks a wait costs nothing.
-SPIN_SECONDS = 20e-6 if len(os.sched_getaffinity(0)) > 1 else 0.0
+#: How often a worker with a core of its own looks for what it waits for before it sleeps: for some 25 us, about twice what
+#: sleeping and being woken takes, so that not much is lost when it sleeps all the same.
+LOOKS = 1000
 _CLOCK = struct.Struct("d")
 
 
@@ -185,10 +186,12 @@ class Channel:
         Arrays of every message of the channel.
     link : Link
         The network that it pretends to cross.
+    looks : int
+        How often either end looks for what it waits for before it sleeps (:func:`looks_of`).
     """
 
-    def __init__(self, source: str, target: str, layout: Layout, link: Link = Link()) -> None:
-        self.source, self.target, self.link = source, target, link
+    def __init__(self, source: str, target: str, layout: Layout, link: Link = Link(), looks: int = 0) -> None:
+        self.source, self.target, self.link, self._looks = source, target, link, looks
         self._news, self._returned = Counter(), Counter()
         self._slots = [[shared_array(shape, dtype) for shape, dtype in layout] for _ in range(SLOTS)]
         # of each slot: the clock of its message, when that comes through the throttle, the clock of who gave it back
@@ -210,7 +213,7 @@ class Channel:
         """
         slot, times, link = self._sent % SLOTS, self._times, self.link
         if self._sent >= SLOTS:
-            self._returned.wait(self._sent - SLOTS + 1, progress, _spins(clock))
+            self._returned.wait(self._sent - SLOTS + 1, progress, self._looks)
             clock.meet(times[3 * slot + 2])
         unused = copy_into(self._slots[slot], arrays)
         clock.stamp()
@@ -231,7 +234,7 @@ class Channel:
         slot, times = self._received % SLOTS, self._times
         if self._received:
             self._give_back(clock.now)
-        self._news.wait(self._received + 1, progress, _spins(clock))
+        self._news.wait(self._received + 1, progress, self._looks)
         clock.meet(times[3 * slot])
         if self.link.throttle is not None:
             self.link.arrive(times[3 * slot + 1], progress)
@@ -266,8 +269,9 @@ class Channel:
         return used, {end for counter in counters for end in (counter.read_end, counter.write_end)}
 
 
-def _spins(clock: Clock) -> float:
-    return SPIN_SECONDS if clock.kind is ClockKind.WALL else 0.0
+def looks_of(processes: int) -> int:
+    """Return how often each of so many processes should look before it sleeps: not at all where they outnumber the cores."""
+    return LOOKS if processes <= usable_cores() else 0
 
 
 class PipeInbox:
@@ -305,16 +309,23 @@ class PipeInbox:
 
 
 class SharedMemory:
-    """The transport of one host: everything is made before the fork, each process closes what is not its own."""
+    """The transport of one host: everything is made before the fork, each process closes what is not its own.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    looks : int
+        How often a worker looks for what it waits for before it sleeps.
+    """
+
+    def __init__(self, looks: int = 0) -> None:
         raise_file_limit()
+        self._looks = looks
         self._channels: list[Channel] = []
         self._bells: list[tuple[str, str, Pipe]] = []
 
     def channel(self, source: str, target: str, layout: Layout, link: Link) -> Channel:
         """Return a one-way channel between two workers."""
-        self._channels.append(Channel(source, target, layout, link))
+        self._channels.append(Channel(source, target, layout, link, self._looks))
         return self._channels[-1]
 
     def bell(self, source: str, target: str) -> Pipe:

@@ -26,7 +26,7 @@ import numpy as np
 
 from executor.clock import Clock, ClockKind
 from executor.mpi import MpiChannel, Unwatched, library
-from executor.transport import Channel, Layout, Line, Link, keep_only
+from executor.transport import Channel, Layout, Line, Link, keep_only, looks_of
 from experiments.launch import command_of
 
 SIZES = tuple(1 << power for power in (10, 12, 14, 16, 18, 20, 22, 24))
@@ -94,7 +94,7 @@ def processes_round() -> Found:
 
 def _between_processes(size: int) -> tuple[float, float]:
     layout: Layout = [((size // 4,), np.float32)]
-    out, back = Channel("a", "b", layout), Channel("b", "a", layout)
+    out, back = (Channel(*ends, layout, looks=looks_of(2)) for ends in (("a", "b"), ("b", "a")))
     cores, everything = os.sched_getaffinity(0), out.ends("")[1] | back.ends("")[1]
 
     def use(worker: str) -> tuple[float, float]:

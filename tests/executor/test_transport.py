@@ -10,7 +10,7 @@ import pytest
 
 from executor.clock import Clock, ClockKind
 from executor.errors import PeerGone
-from executor.transport import SLOTS, Channel, Link, keep_only, shared_array
+from executor.transport import LOOKS, SLOTS, Channel, Link, keep_only, looks_of, shared_array
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -102,6 +102,12 @@ def test_a_sender_never_waits_for_its_first_two_messages(channel: Channel) -> No
         channel.send([floats(1, 1, 1), np.zeros((1, 2), np.int32)], clock(), waits)
     assert waits.begun == 0
     close(channel)
+
+
+def test_who_has_no_core_of_its_own_sleeps_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes look before they sleep only where each of them has a core."""
+    monkeypatch.setattr("executor.transport.usable_cores", lambda: 2)
+    assert [looks_of(processes) for processes in (1, 2, 3, 11)] == [LOOKS, LOOKS, 0, 0]
 
 
 def test_many_messages_wrap_around_the_ring(channel: Channel) -> None:
