@@ -24,6 +24,7 @@ from executor.data import Batch, SyntheticStream
 from executor.errors import WorkerFailed
 from executor.run import RunOptions, run
 from executor.state import JobState, allocate_state
+from executor.transport import shared_array
 from placement.plan import Plan, Sync
 from problem.errors import BadInput
 from programs.transform import transform
@@ -59,15 +60,16 @@ def slowly(plan: Plan, watch: Callable[[int], None], steps: int = 400, **setting
 
 @dataclass
 class Assassin:
-    """Sends a signal to a worker once every rank has done two steps."""
+    """Sends a signal to a worker once every rank has done two steps and the worker is ready for it."""
 
     victim: str
     number: signal.Signals
     traces: Traces
+    ready: np.ndarray = field(default_factory=lambda: np.ones(1))
     at: float = field(default=0.0)
 
     def __call__(self, steps: int) -> None:
-        if steps >= 2 and not self.at:
+        if steps >= 2 and not self.at and self.ready[0]:
             self.at = time.monotonic()
             os.kill(self.traces.note_children()[self.victim], self.number)
 
@@ -169,11 +171,13 @@ class Starves:
     """Leaves a worker without memory when it gets SIGALRM: no new page can be mapped."""
 
     victim: str
+    ready: np.ndarray = field(default_factory=lambda: shared_array((1,), np.int64))
 
     def __call__(self, worker: Worker, state: JobState) -> None:
         """Wait for the alarm."""
         if worker.name == self.victim:
             signal.signal(signal.SIGALRM, lambda *_: self.allocate())
+            self.ready[0] = 1
 
     @staticmethod
     def allocate() -> None:
@@ -186,8 +190,9 @@ class Starves:
 @pytest.mark.parametrize("victim", VICTIMS.values(), ids=VICTIMS.keys())
 def test_a_worker_without_memory_is_named_and_everything_ends(victim: str, traces: Traces) -> None:
     """An allocation that fails under RLIMIT_AS, in any kind of worker, working or waiting, ends the run with its name."""
-    plan, assassin = every_kind(), Assassin(victim, signal.SIGALRM, traces)
-    options = slowly(plan, assassin, on_start=Starves(victim))
+    plan, starves = every_kind(), Starves(victim)
+    assassin = Assassin(victim, signal.SIGALRM, traces, starves.ready)
+    options = slowly(plan, assassin, on_start=starves)
     with pytest.raises(WorkerFailed, match=r"MemoryError: Unable to allocate 64\.0 MiB") as caught:
         run(plan, options)
     assert time.monotonic() - assassin.at < 5.0
