@@ -16,6 +16,7 @@ bound towards that of the relaxation which covers the items by fractions of sets
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -56,8 +57,8 @@ class Bound:
         Known sets and their loads.
     report : callable
         Takes every better bound.
-    fruitless : int
-        Steps since the bound last rose.
+    fruitless, fruitless_seconds : int, float
+        Steps, and what they took, since the bound last rose.
     """
 
     graph: Hypergraph
@@ -66,6 +67,7 @@ class Bound:
     pool: list[tuple[float, Members]] = field(default_factory=list)
     report: Callable[[float], None] = lambda value: None
     fruitless: int = 0
+    fruitless_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self.upper = float(self.graph.loads(self.split).max())
@@ -86,14 +88,15 @@ class Bound:
 
     def step(self, seconds: float) -> None:
         """Try to raise the bound with one program at the next prices; may be called again and again."""
-        before = self.value
+        before, began = self.value, time.monotonic()
         self._price(self._next, seconds)
-        if self.value > before * (1 + 1e-6):
-            self._best, self.fruitless = self._next, 0
-        else:
-            self.fruitless += 1
+        rose = self.value > before * (1 + 1e-6)
+        if rose:
+            self._best = self._next
         step = next(self._steps)
         self._next = step * self._prices() + (1 - step) * self._best
+        self.fruitless = 0 if rose else self.fruitless + 1
+        self.fruitless_seconds = 0.0 if rose else self.fruitless_seconds + time.monotonic() - began
 
     def raise_to(self, proven: float) -> None:
         """Take a bound as a solver gives it, less what solvers leave open."""

@@ -2,7 +2,8 @@
 
 Knows how the time is spent. Free splits: a third at most on coarse graphs, then neighbourhoods on one core and proofs on
 the other: the bound from one accelerator for as long as it rises, the whole program of a small instance, and at last
-neighbourhoods, too; less once value and bound meet. Contiguous splits: the exact dynamic program, however long it takes.
+neighbourhoods, too; less once value and bound meet. Small instances, which have two proofs, begin with them while coarse
+graphs are still looked at. Contiguous splits: the exact dynamic program, however long it takes.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from placement.public.result import BenchResult
 from placement.public.split_search import Search
 from problem.public_graphs import MsrInstance
 
-PATIENCE = 6
-"""Fruitless steps after which the bound from one accelerator is left as it is."""
+PATIENCE_STEPS, PATIENCE_SHARE = 6, 0.25
+"""The bound from one accelerator is left as it is after so many fruitless steps and, where there is no other proof, so much
+of the time without a rise: a step takes 0.1 to 15 seconds, and on BERT-6 training the bound rises after ten short ones."""
 
-WHOLE_ITEMS, WHOLE_SHARE = 200, 0.5
+WHOLE_ITEMS, WHOLE_SHARE = 200, 0.75
 """Up to this many items the program of the whole instance gets at most its share of the time."""
 
 
@@ -40,6 +42,8 @@ def solve_throughput(instance: MsrInstance, seconds: float, seed: int = 0, worke
     graph = contract(instance)
     search = Search(graph, blocks(instance, graph), seconds, seed, workers)
     search.start()
+    if search.best is None or not _small(search):
+        search.coarse()
     if search.best is None:
         raise _does_not_fit(graph)
     bound = Bound(graph, search.best)
@@ -60,6 +64,7 @@ def _close_in(search: Search, bound: Bound) -> None:
     with ThreadPoolExecutor(1) as pool:
         proving = pool.submit(_prove, search, bound)
         try:
+            search.coarse()
             search.improve()
         except BaseException:
             search.seconds = 0.0
@@ -72,17 +77,29 @@ def _close_in(search: Search, bound: Bound) -> None:
 def _prove(search: Search, bound: Bound) -> None:
     """Raise the bound for as long as that works, then with the whole program; then help to search."""
     with own_worker():
-        while search.left > 0 and bound.fruitless < PATIENCE:
+        while search.left > 0 and not _stalls(search, bound):
             bound.step(search.left)
-        if search.graph.items <= WHOLE_ITEMS and search.left > 0:
+        if _small(search) and search.left > 0:
             _whole(search, bound)
         search.improve()
+
+
+def _small(search: Search) -> bool:
+    """Whether the program of the whole instance is worth a try."""
+    return search.graph.items <= WHOLE_ITEMS
+
+
+def _stalls(search: Search, bound: Bound) -> bool:
+    """Whether the bound from one accelerator has not risen for so long that the time is better spent otherwise."""
+    patience = 0.0 if _small(search) else PATIENCE_SHARE * search.seconds
+    return bound.fruitless >= PATIENCE_STEPS and bound.fruitless_seconds >= patience
 
 
 def _whole(search: Search, bound: Bound) -> None:
     """Spend a share of the time on the program of the whole instance."""
     assert search.best is not None
-    split, proven = solve_whole(search.graph, search.best, min(search.left, WHOLE_SHARE * search.seconds), search.seed)
+    seconds = min(search.left, WHOLE_SHARE * search.seconds)
+    split, proven = solve_whole(search.graph, search.best, seconds, search.seed, bound.value)
     search.offer(split)
     bound.raise_to(proven)
 

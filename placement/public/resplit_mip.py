@@ -17,11 +17,13 @@ TRACE = 1e-3
 """Weight of the sum of loads beside the largest one."""
 
 
-def solve_whole(graph: Hypergraph, split: Split, seconds: float, seed: int = 0) -> tuple[Split, float]:
+def solve_whole(
+    graph: Hypergraph, split: Split, seconds: float, seed: int = 0, proven: float = 0.0
+) -> tuple[Split, float]:
     """Return a split no worse than the given one, and a bound on every split: the program of the whole instance.
 
-    Equal accelerators are interchangeable, so the r-th heaviest item is on one of the first r (one more where a lighter
-    item opened a device); the start is renumbered to agree.
+    ``proven`` is a bound that is known already. Equal accelerators are interchangeable, so the r-th heaviest item is on
+    one of the first r (one more where a lighter item opened a device); the start is renumbered to agree.
     """
     heavy = np.argsort(-graph.accelerator_ms, kind="stable").tolist()
     split = _renumbered(graph, split, heavy)
@@ -29,6 +31,7 @@ def solve_whole(graph: Hypergraph, split: Split, seconds: float, seed: int = 0) 
     for rank, item in enumerate(heavy[: graph.accelerators]):
         for device in range(rank + 1, graph.accelerators):
             model.program.upper[model.on[item, device]] = 0.0
+    model.program.row({model.z: 1.0}, low=proven)
     outcome = solve(model.program, seconds, start=np.array(model.start), seed=seed)
     return split if outcome.solution is None else model.read(outcome.solution), outcome.bound
 
