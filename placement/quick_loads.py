@@ -8,7 +8,7 @@ cost of messages to sync servers, and NIC traffic where nodes share a host; ``ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +22,11 @@ from placement.nets import RANK, Contracted, Net
 from placement.plan import DP, Tag
 
 Array = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
 #: Rows of a load: core-seconds of the cost table, bytes of memory traffic, bytes out, bytes in, bytes held.
 CORES, TRAFFIC, TX, RX, MEMORY = range(5)
+#: Seconds that stand for none where something is divided by them.
+TINY = 1e-300
 #: Place of a data-parallel item.
 EVERYWHERE = -1
 
@@ -50,47 +53,90 @@ class QuickLoads:
         self.reduced = sum(self._reduces(i) for i in range(len(self.at)))
         empty = self.problem.wires.empty_reduction().thread_seconds(self.problem.costs, self.ranks)
         self.empty_reduce = self.is_rank * empty / self.capacity[CORES]
-        self.nets_of: list[list[Net]] = [[] for _ in contracted.items]
-        for net in contracted.nets:
-            for item in {net.producer, *(item for item, _ in net.consumers)} - {RANK}:
-                self.nets_of[item].append(net)
-        self.total = self._fixed() + sum(self._item(i) for i in range(len(self.at)))
-        self.total += sum((self._net(net) for net in contracted.nets), np.zeros_like(self.total))
+        self.nets_of: list[list[int]] = [[] for _ in contracted.items]
+        self.ends = [{net.producer, *(item for item, _ in net.consumers)} - {RANK} for net in contracted.nets]
+        for number, ends in enumerate(self.ends):
+            for item in ends:
+                self.nets_of[item].append(number)
+        unmoved: tuple[Collection[int], Places] = ((), np.array([EVERYWHERE]))
+        self.booked = [self._net(number, *unmoved)[0] for number in range(len(contracted.nets))]
+        self.total = self._fixed() + sum(self._item(i, place) for i, place in enumerate(self.at))
+        self.total += sum(self.booked, np.zeros_like(self.total))
 
     # ---- what is asked
 
     @property
     def seconds(self) -> Array:
         """Seconds per step of each resource (rows) of each node (columns)."""
-        found: Array = self.total[:MEMORY] / self.capacity
-        if self.reduced:
-            found[CORES] += self.empty_reduce
+        return self._seconds(self.total, bool(self.reduced))
+
+    def _seconds(self, total: Array, reduces: bool) -> Array:
+        found: Array = total[..., :MEMORY, :] / self.capacity
+        if reduces:
+            found[..., CORES, :] += self.empty_reduce
         return found
 
-    def score(self, unit: float, doublings: int) -> tuple[float, float]:
-        """Bytes that memory lacks, and how busy the nodes are: a norm of the seconds in units of ``unit``.
+    def alone(self, items: Sequence[int]) -> Array:
+        """Seconds per step of each node for some items, if it hosts them and nothing else; shape (nodes,)."""
+        found: Array = (self.items.mp[list(items), :MEMORY].sum(axis=0)[:, None] / self.capacity).max(axis=0)
+        return found
+
+    def score(self, doublings: int) -> tuple[float, float]:
+        """Bytes that memory lacks, and how busy the nodes are: a norm of the seconds.
 
         The exponent is 2 to the power of ``doublings``: a low one counts all work, a high one follows the busiest resource.
         """
-        lacking = float(np.maximum(self.total[MEMORY] - self.room, 0.0).sum())
-        power = self.seconds / unit
+        return self._scores(self.total[None], bool(self.reduced), doublings)[0]
+
+    def scores(self, items: Sequence[int], places: Sequence[int], doublings: int) -> list[tuple[float, float]]:
+        """Return the score that the placement would have with some items in each of some places.
+
+        Parameters
+        ----------
+        items : sequence of int
+            Items that move together.
+        places : sequence of int
+            Where to.
+        doublings : int
+            As in :meth:`score`.
+        """
+        total, where = self._without(items)[None], np.array(places)
+        for item in items:
+            total = total + np.array([self._item(item, place) for place in places])
+        for net in self._nets_at(items):
+            total += self._net(net, frozenset(items), where)
+        parameters = sum(self._has_parameters(item) for item in items)
+        others = self.reduced - sum(self._reduces(item) for item in items)
+        reduces = (others + parameters * (where == EVERYWHERE)) > 0
+        found: list[tuple[float, float]] = [(0.0, 0.0)] * len(places)
+        for reducing in (False, True):
+            rows = np.flatnonzero(reduces == reducing)
+            for row, score in zip(rows, self._scores(total[rows], reducing, doublings), strict=True):
+                found[row] = score
+        return found
+
+    def _scores(self, total: Array, reduces: bool, doublings: int) -> list[tuple[float, float]]:
+        lacking = np.maximum(total[:, MEMORY] - self.room, 0.0).sum(axis=1)
+        seconds = self._seconds(total, reduces)
+        most = np.maximum(seconds.max(axis=(1, 2)), TINY)
+        power = seconds / most[:, None, None]
         for _ in range(doublings):
             power = power * power
-        return lacking, float(power.sum()) ** (0.5**doublings) * unit
+        norms = power.sum(axis=(1, 2)) ** (0.5**doublings) * most
+        return list(zip(lacking.tolist(), norms.tolist(), strict=True))
 
     def move(self, items: Sequence[int], place: int) -> None:
         """Put items in another place."""
-        nets = {id(net): net for item in items for net in self.nets_of[item]}
-        change = -sum((self._item(i) for i in items), np.zeros_like(self.total))
-        for net in nets.values():
-            change -= self._net(net)
+        total, there = self._without(items), np.array([place])
         for item in items:
             self.reduced -= self._reduces(item)
             self.at[item] = place
             self.reduced += self._reduces(item)
-        for net in nets.values():
-            change += self._net(net)
-        self.total += change + sum(self._item(i) for i in items)
+            total += self._item(item, place)
+        for net in self._nets_at(items):
+            self.booked[net] = self._net(net, frozenset(items), there)[0]
+            total += self.booked[net]
+        self.total = total
 
     def tags(self) -> dict[str, Tag]:
         """Return the tag of every operator."""
@@ -102,19 +148,35 @@ class QuickLoads:
 
     # ---- what there is
 
+    def _without(self, items: Sequence[int]) -> Array:
+        """Loads of all but some items and the nets at them."""
+        found = self.total.copy()
+        for item in items:
+            found -= self._item(item, self.at[item])
+        for net in self._nets_at(items):
+            found -= self.booked[net]
+        return found
+
+    def _nets_at(self, items: Sequence[int]) -> list[int]:
+        """Numbers of the nets at some items, each once."""
+        return list(dict.fromkeys(net for item in items for net in self.nets_of[item]))
+
     def _fixed(self) -> Array:
         """What ranks do whatever the tags."""
         fixed, size = fixed_tally(self.problem), self.size
         core = np.sum([part[:size] for part in fixed.core.values()], axis=0)
         return np.array([core, fixed.traffic[:size], fixed.tx[:size], fixed.rx[:size], fixed.memory[:size]], float)
 
+    def _has_parameters(self, index: int) -> bool:
+        return self.data.work[index].parameter_bytes > 0
+
     def _reduces(self, index: int) -> bool:
         """Whether an item's gradients are all-reduced."""
-        return self.at[index] == EVERYWHERE and self.data.work[index].parameter_bytes > 0
+        return self.at[index] == EVERYWHERE and self._has_parameters(index)
 
-    def _item(self, index: int) -> Array:
-        """Loads of an item where it is: once on each rank if DP, for all ranks on its node if MP."""
-        place, found = self.at[index], np.zeros((5, self.size))
+    def _item(self, index: int, place: int) -> Array:
+        """Loads of an item in a place: once on each rank if DP, for all ranks on its node if MP."""
+        found = np.zeros((5, self.size))
         if place == EVERYWHERE:
             found[:, : self.ranks] = self.items.dp[index][:, None]
             found[:, 0] += self.items.lead[index]
@@ -122,39 +184,53 @@ class QuickLoads:
             found[:, place] = self.items.mp[index]
         return found
 
-    def _net(self, net: Net) -> Array:
-        """Loads of a net: its messages, either way, and the additions of partial gradients."""
-        users, dp_users = np.zeros(self.size), 0
+    def _net(self, number: int, moved: Collection[int], places: Places) -> Array:
+        """Loads of a net, shape (places, 5, nodes), with some items in each of some places: messages and additions."""
+        net, rows = self.data.nets[number], np.flatnonzero(places != EVERYWHERE)
+        users, dp_users = np.zeros((len(places), self.size)), np.zeros((len(places), 1))
         for item, count in net.consumers:
             place = EVERYWHERE if item == RANK else self.at[item]
-            if place == EVERYWHERE:
+            if item in moved:
+                users[rows, places[rows]] += count
+                dp_users[places == EVERYWHERE] += count
+            elif place == EVERYWHERE:
                 dp_users += count
             else:
-                users[place] += count
-        home = EVERYWHERE if net.producer == RANK else self.at[net.producer]
-        if home == EVERYWHERE:
-            received, sent, added = self._from_ranks(net, users, dp_users)
+                users[:, place] += count
+        if net.producer in moved:
+            homes = places
         else:
-            received, sent, added = self._from_node(net, home, users, dp_users)
-        return self._booked(net, received, sent, added)
+            homes = np.full(len(places), EVERYWHERE if net.producer == RANK else self.at[net.producer])
+        return self._booked(net, *self._counts(net, homes, users, dp_users))
 
-    def _from_ranks(self, net: Net, users: Array, dp_users: int) -> tuple[Array, Array, Array]:
+    def _counts(self, net: Net, homes: Places, users: Array, dp_users: Array) -> tuple[Array, Array, Array]:
+        """Messages in, messages out and additions, by case and node, of a tensor with its producer in ``homes``."""
+        found = self._from_ranks(net, users, dp_users)
+        rows = np.flatnonzero(homes != EVERYWHERE)
+        if len(rows):
+            produced = self._from_nodes(net, homes[rows], users[rows], dp_users[rows])
+            for counts, changed in zip(found, produced, strict=True):
+                counts[rows] = changed
+        return found
+
+    def _from_ranks(self, net: Net, users: Array, dp_users: Array) -> tuple[Array, Array, Array]:
         """Messages in, messages out and additions on each node, of a tensor that every rank produces."""
         need, ranks = (users > 0).astype(float), self.is_rank
-        elsewhere = need.sum() - need
+        elsewhere = need.sum(axis=1, keepdims=True) - need
         added = (self.ranks - ranks) * (users - need) + ranks * (net.own + dp_users + users + elsewhere - 1)
         return (self.ranks - ranks) * need, ranks * elsewhere, added
 
-    def _from_node(self, net: Net, home: int, users: Array, dp_users: int) -> tuple[Array, Array, Array]:
+    def _from_nodes(self, net: Net, homes: Places, users: Array, dp_users: Array) -> tuple[Array, Array, Array]:
         """Messages in, messages out and additions on each node, of a tensor that one node produces for all ranks."""
-        need, ranks = (users > 0).astype(float), self.is_rank
-        any_ = ranks * (need if not dp_users else 1.0)
+        need, ranks, rows = (users > 0).astype(float), self.is_rank, np.arange(len(homes))
+        any_ = ranks * np.where(dp_users > 0, 1.0, need)
         added = (self.ranks - ranks) * (users - need) + ranks * (dp_users + users) - any_
-        need[home] = any_[home] = 0.0
+        need[rows, homes] = any_[rows, homes] = 0.0
         received = (self.ranks - ranks) * need + any_
-        sent = np.zeros(self.size)
-        sent[home] = received.sum()
-        added[home] = self.ranks * (net.own + users[home] - 1) + ranks[home] * dp_users + sent[home]
+        sent = np.zeros_like(users)
+        sent[rows, homes] = received.sum(axis=1)
+        summed = self.ranks * (net.own + users[rows, homes] - 1) + ranks[homes] * dp_users[:, 0]
+        added[rows, homes] = summed + sent[rows, homes]
         return received, sent, added
 
     def _booked(self, net: Net, received: Array, sent: Array, added: Array) -> Array:
@@ -163,15 +239,14 @@ class QuickLoads:
         send, take = message_seconds(cost, net.messages, net.there)
         send_back, take_back = message_seconds(cost, net.messages, net.back)
         if not net.additions:
-            added = np.zeros(self.size)
-        found = np.empty((5, self.size))
-        found[CORES] = received * (take + back * send_back) + sent * (send + back * take_back)
-        found[CORES] += self.problem.costs.sum_seconds_per_byte * net.bytes * added
-        found[TRAFFIC] = 0.0
+            added = np.zeros_like(added)
+        found = np.zeros((len(received), 5, self.size))
+        found[:, CORES] = received * (take + back * send_back) + sent * (send + back * take_back)
+        found[:, CORES] += self.problem.costs.sum_seconds_per_byte * net.bytes * added
         wired = 0.0 if self.problem.one_host or self.problem.hosts_mixed else 1.0
         forward, backward = wired * net.there.bytes, wired * back * net.back.bytes
-        found[TX], found[RX] = forward * sent + backward * received, forward * received + backward * sent
-        found[MEMORY] = self.problem.hogwild * net.bytes * (received + back * sent + added)
+        found[:, TX], found[:, RX] = forward * sent + backward * received, forward * received + backward * sent
+        found[:, MEMORY] = self.problem.hogwild * net.bytes * (received + back * sent + added)
         return found
 
 

@@ -192,7 +192,8 @@ def _solve_large(
 ) -> GroupSolution:
     """Solve a group with very many items by local search; nothing is proven about it but the floor.
 
-    Baselines are those of clusters. Descents start in turn from all items data-parallel and from the best placement.
+    Baselines are those of clusters. Descents start in turn from spread clusters, from all items data-parallel and from the
+    best placement.
     """
     found = GroupSolution(bound_seconds=floor_seconds, codecs=contracted.problem.codecs)
     found.baselines = _large_baselines(contracted, limits.deadline)
@@ -205,8 +206,9 @@ def _solve_large(
             deadline = limits.deadline.before(evaluation_of(contracted.problem))
             if found.within(limits.gap) or not deadline.allows(("quick loads", _size(contracted))):
                 break
-            origin = found.tags if number % 2 and found.tags else found.baselines[0].tags
-            tags = descend(contracted, origin, deadline, limits.seed + number)
+            origin = found.tags if number % 3 == 2 and found.tags else found.baselines[0].tags
+            args, seed = (contracted, origin, deadline), limits.seed + number
+            tags = descend(*args, seed, limit_seconds=found.seconds, spread=number % 3 == 0)
             _offer(found, contracted, contracted.canonical(tags), deadline=limits.deadline)
     except KeyboardInterrupt:
         found.interrupted = True

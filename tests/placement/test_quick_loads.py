@@ -65,6 +65,23 @@ def test_quick_loads_are_those_of_the_evaluator() -> None:
             assert seconds[3] == pytest.approx([load.rx_seconds for load in exact], rel=1e-9), seed
 
 
+def test_scores_of_places_are_those_after_moving_there() -> None:
+    """On 100 random groups: judging two items in every place says what moving them there does, and changes nothing."""
+    for seed in range(100):
+        loads, draw = _drawn(random_group(seed), seed), random.Random(seed)
+        if not loads.data.free:
+            continue
+        items = sorted({draw.choice(loads.data.free) for _ in range(2)})
+        for item in items:
+            loads.move([item], EVERYWHERE)
+        places = list(range(EVERYWHERE, loads.size))
+        before, found = loads.total.copy(), loads.scores(items, places, 2)
+        assert (loads.total == before).all()
+        for place, score in zip(places, found, strict=True):
+            loads.move(items, place)
+            assert score == pytest.approx(loads.score(2), rel=1e-9, abs=1e-6), (seed, place)
+
+
 def _branches(size: int, batch: int = 512, threads: int = 16, **changes: float) -> Contracted:
     """A group for a model of 300 linear layers in 60 branches."""
     model = autoctr_model(operators=300, branches=60, tables=4)
@@ -100,7 +117,19 @@ def test_descent_never_ends_above_its_start() -> None:
     descent = Descent(loads, [(index,) for index in group.free], doublings=3)
     before = descent.value
     descent.run(600)
-    assert loads.score(descent.unit, 3) <= before
+    assert loads.score(3) <= before
+
+
+@pytest.mark.parametrize("spread", [True, False])
+def test_no_node_hosts_what_alone_takes_too_long(spread: bool) -> None:
+    """Where the network is narrow items leave the ranks, but not the layer that takes a node longer than the limit."""
+    group = _branches(3, nic_bytes_per_second=2e6)
+    start = dict.fromkeys((op for item in group.items for op in item.ops), DP)
+    heavy = max(group.free, key=lambda index: group.work[index].work.core_seconds)
+    limit = 0.9 * QuickLoads(group, places_of(group, start)).alone([heavy]).min()
+    tags = descend(group, start, Deadline(), limit_seconds=limit, spread=spread)
+    assert tags[group.items[heavy].ops[0]] == DP
+    assert {*tags.values()} > {DP}
 
 
 def test_same_seed_same_descent() -> None:
