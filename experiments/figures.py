@@ -31,7 +31,7 @@ from experiments.quality.study import USUAL, Effort
 from experiments.quality.verdicts import verdict_text
 from experiments.systems import ablation, fleet, suite, sync
 from experiments.systems import draw as systems
-from experiments.validation import validate_predictions, validation_text
+from experiments.validation import eight_plans, eight_text, validate_predictions, validation_text
 from problem.errors import BadInput
 from problem.local import fingerprint
 from problem.presets import nearest
@@ -152,6 +152,10 @@ def _validation(watch: Watch) -> list[Row]:
     return [{**asdict(row), "error": row.error} for row in found.rows]
 
 
+def _eight_plans(watch: Watch) -> list[Row]:
+    return eight_plans(watch=watch)
+
+
 def _paced(watch: Watch) -> list[Row]:
     return [{**asdict(row), "ratio": row.ratio, "conclusive": row.conclusive} for row in paced_rows(watch=watch)]
 
@@ -190,6 +194,17 @@ def _draw_validation(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
         one.set_major_formatter(ScalarFormatter())
         one.set_minor_formatter(NullFormatter())
     axis.set_ylabel("predicted, thousand samples/s (hollow: before calibration)")
+
+
+def _draw_eight(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
+    ratios = [row["ratio"] for row in rows]
+    reach = [[row["ratio"] - row["least"] for row in rows], [row["most"] - row["ratio"] for row in rows]]
+    label = "median and range over rounds"
+    axis.errorbar(ratios, range(len(rows)), xerr=reach, fmt="o", color=COLOURS[0], capsize=3, label=label)
+    axis.set_yticks(range(len(rows)), [f"{row['plan']} ({row['workers']} processes)" for row in rows], fontsize=8)
+    axis.invert_yaxis()
+    axis.axvline(1, color="grey", linewidth=0.8)
+    axis.set_xlabel("predicted / measured samples per second (cpu clock, nothing calibrated)")
 
 
 def _draw_paced(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
@@ -254,6 +269,14 @@ FIGURES: Mapping[str, FigureInfo] = {
             _validation,
             _draw_validation,
             say=validation_text,
+        ),
+        FigureInfo(
+            "eight-plans",
+            str(eight_plans.__doc__),
+            2,
+            _eight_plans,
+            _draw_eight,
+            say=eight_text,
         ),
         FigureInfo("paced", "Is the schedule right, costs aside?", 1, _paced, _draw_paced),
         FigureInfo(

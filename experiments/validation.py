@@ -29,6 +29,17 @@ from problem.readers import load_model, model_from_spec
 #: Iterations shorter than this are shown, not summed up.
 SHORTEST_SECONDS = 2e-3
 CALIBRATION = "three groups, EASGD"
+#: Plans of the demo model that :func:`eight_plans` lays side by side, nothing calibrated.
+EIGHT = (
+    "one node",
+    "two ranks, all-DP",
+    "four ranks, all-DP",
+    "MP cut",
+    "two ranks, top on the second",
+    "one rank, Hogwild 3",
+    "two groups, EASGD in the foreground",
+    "two groups of two, MP cut",
+)
 
 
 @dataclass(frozen=True)
@@ -166,6 +177,40 @@ def _ranking(held: Sequence[Mapping[str, Any]]) -> list[str]:
         f"({slower['error']:+.1%})"
         for ratio, faster, slower in pairs
     ]
+
+
+def eight_plans(
+    *, rounds: int = 3, steps: int = 30, watch: Callable[[str], None] | None = None
+) -> list[dict[str, Any]]:
+    """How do prediction and measurement of eight plans compare?"""
+    plans = [plan for plan in plans_of(models()[0]) if plan.name in EIGHT]
+    return [
+        {
+            "plan": found.plan.name,
+            "workers": found.workers,
+            "predicted": found.middle("predicted"),
+            "measured": found.middle("measured"),
+            "ratio": found.ratio,
+            "least": min(found.ratios),
+            "most": max(found.ratios),
+            "step_seconds": found.step_seconds,
+            "blame": found.verdict(),
+        }
+        for found in compare(plans, rounds=rounds, steps=steps, watch=watch)
+    ]
+
+
+def eight_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of :func:`eight_plans`: samples per second on the cpu clock, medians over rounds."""
+    head = f"{'plan':<36} {'processes':>9} {'predicted':>9} {'measured':>9} {'ratio (range)':>18} {'step ms':>8}"
+    lines = [f"{head}  largest difference, predicted > measured"]
+    for row in rows:
+        ratio = f"{row['ratio']:.2f} ({row['least']:.2f}-{row['most']:.2f})"
+        lines.append(
+            f"{row['plan']:<36} {row['workers']:>9} {row['predicted']:>9,.0f} {row['measured']:>9,.0f} {ratio:>18} "
+            f"{1e3 * row['step_seconds']:>8.2f}  {row['blame']}"
+        )
+    return "\n".join(lines)
 
 
 def _row(comparison: Comparison, factor: float) -> ValidationRow:

@@ -31,6 +31,10 @@ ROWS = {
         {"model": "m", "plan": "a", "measured": 1e3, "predicted": 1.1e3, "calibrated": 1.0e3},
         {"model": "n", "plan": "b", "measured": 2e3, "predicted": 2.1e3, "calibrated": 2.0e3},
     ],
+    "eight-plans": [
+        {"plan": "a", "workers": 2, "ratio": 1.03, "least": 1.01, "most": 1.06},
+        {"plan": "b", "workers": 4, "ratio": 0.99, "least": 0.95, "most": 1.0},
+    ],
     "paced": [
         {"plan": "a", "workers": 2, "ratio": 1.001, "conclusive": True},
         {"plan": "b", "workers": 4, "ratio": 0.99, "conclusive": False},

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from experiments.compare import Comparison, Round
-from experiments.validation import validation_text
+from experiments.validation import EIGHT, eight_plans, eight_text, validation_text
+from placement.plan import Plan
 from programs.timeline import PARTS
 from tests.executor.tiny import dlrm, tables
 from tests.programs import plans
@@ -41,6 +46,22 @@ def test_behind_a_wait_is_what_servers_did() -> None:
         measured_servers=parts(embedding=4e-3, waiting=9e-3),
     )
     assert found.verdict() == "waiting 1.00 > 5.00 ms; its servers' embedding 0.50 > 4.00 ms"
+
+
+def test_eight_plans_are_laid_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plans named are those that are compared; a line each has rates, ratio with range, and what differs most."""
+    asked: list[str] = []
+
+    def found(plans: Sequence[Plan], **_: object) -> tuple[Comparison, ...]:
+        asked.extend(plan.name for plan in plans)
+        return (comparison(predicted_parts=parts(compute=1e-3), measured_parts=parts(compute=3e-3)),)
+
+    monkeypatch.setattr("experiments.validation.compare", found)
+    lines = eight_text(eight_plans()).splitlines()
+    assert asked == list(EIGHT)
+    assert len(lines) == 2
+    assert "1.11 (1.11-1.11)" in lines[1]
+    assert lines[1].endswith("compute 1.00 > 3.00 ms")
 
 
 def test_short_iterations_are_shown_and_summed_up_apart() -> None:
