@@ -29,15 +29,25 @@ def meets(plan: Plan) -> bool:
     return plan.ranks > 1 and (plan.synchronous or bool(plan.dp_ops))
 
 
+def identity(worker: Worker, plan: Plan) -> str:
+    """What tells a worker from all others of a plan and does not depend on how groups, nodes and servers are numbered."""
+    return f"{worker.node.name}/{worker.role}/{_home(worker, plan)}/{worker.thread:06d}"
+
+
+def _home(worker: Worker, plan: Plan) -> str:
+    """Node that reads the batches of a worker's session (of a shadow worker: its own); none of a sync server."""
+    return plan.groups[worker.group][worker.rank].name if worker.group >= 0 else ""
+
+
 class Draws:
     """The draws of one worker.
 
     Parameters
     ----------
     worker : Worker
-        Whose draws.
-    seed : int
-        Seed of the job.
+        Whose draws. It is known by the names of its node and of its session's, however these are numbered.
+    plan : Plan
+        Says which nodes these are.
     variation, mixing : float
         Coefficients of variation of the core time from step to step, of the worker and of its thread's step.
     conditions : Conditions
@@ -49,16 +59,16 @@ class Draws:
     def __init__(
         self,
         worker: Worker,
-        seed: int,
+        plan: Plan,
         variation: float = 0.0,
         mixing: float = 0.0,
         conditions: Conditions = UNDISTURBED,
         together: bool = False,
     ) -> None:
         self._variation, self._mixing, self._conditions = variation, mixing, conditions
-        self._random = Random(f"{seed}/{worker.name}")
-        rank = "" if together else worker.rank
-        self._mixed = Random(f"{seed}/mixing/{worker.group}/{rank}/{worker.thread}")
+        self._random = Random(f"{plan.seed}/{identity(worker, plan)}")
+        team = min(node.name for node in plan.groups[worker.group]) if together else _home(worker, plan)
+        self._mixed = Random(f"{plan.seed}/mixing/{team}/{worker.thread}")
         self._strata: list[int] = []
         self._burst_left = 0
         self._own = self._shared = 1.0

@@ -55,16 +55,24 @@ class Clock(simpy.Environment):
 class Engine:
     """A SimPy environment with calls at absolute integer times.
 
+    Parameters
+    ----------
+    begin_ns : int
+        What the clock shows at first. Nothing depends on it: times are integers, and all else is counted from some event.
+
     Attributes
     ----------
+    begin_ns : int
+        The same.
     env : simpy.Environment
         The clock. Processes of a user (probes, faults) may be added to it; they must wait whole nanoseconds.
     events : int
         Events scheduled so far.
     """
 
-    def __init__(self) -> None:
-        self.env = Clock(initial_time=0)
+    def __init__(self, begin_ns: int = 0) -> None:
+        self.begin_ns = begin_ns
+        self.env = Clock(initial_time=begin_ns)
         self._queue, self._sequence = self.env.calls()
         self.events = 0
         self._stopped = False

@@ -92,7 +92,7 @@ class Observer:
         last = self._end or self.take_snapshot()
         if last.time_ns > self._begin.time_ns:
             return self._begin, last
-        empty = Snapshot(0, 0, tuple(tuple(0.0 for _ in column) for column in last.served))
+        empty = Snapshot(self.scenario.engine.begin_ns, 0, tuple(tuple(0.0 for _ in column) for column in last.served))
         return empty, self.take_snapshot()
 
     def take_snapshot(self) -> Snapshot:

@@ -66,9 +66,10 @@ class Outages:
         for runner in runners:
             self._lanes[runner.worker.group, runner.worker.thread].append(runner)
         for loss in self._losses:
-            self._engine.at(to_ns(loss.at_seconds), self._lose, loss)
+            self._engine.at(self._engine.begin_ns + to_ns(loss.at_seconds), self._lose, loss)
         if self._checkpoints is not None and self._checkpoints.write_seconds:
-            self._engine.at(to_ns(self._checkpoints.interval_seconds), self._write, self._checkpoints)
+            first = self._engine.begin_ns + to_ns(self._checkpoints.interval_seconds)
+            self._engine.at(first, self._write, self._checkpoints)
 
     def holds(self, runner: Runner, steps: int) -> bool:
         """At the end of a step: whether the worker, which makes so many, stands still now; it will be called on."""
@@ -87,8 +88,9 @@ class Outages:
 
     def told(self) -> tuple[str, ...]:
         """Return what happened, and what would have happened after the end of the run."""
-        late = [loss for loss in self._losses if to_ns(loss.at_seconds) > self._engine.now]
-        ended = f"the run ended at {self._engine.now / NANOSECONDS:.4g} s, more steps are needed"
+        passed = self._engine.now - self._engine.begin_ns
+        late = [loss for loss in self._losses if to_ns(loss.at_seconds) > passed]
+        ended = f"the run ended at {passed / NANOSECONDS:.4g} s, more steps are needed"
         return (*self.happened, *(f"{loss.node} is lost at {loss.at_seconds:g} s: {ended}." for loss in late))
 
     # ---- what happens
@@ -98,9 +100,10 @@ class Outages:
         lanes = self._touched(loss)
         lost = self._hold(lanes, until, self._saved_ns())
         groups = sorted({group for group, _ in lanes})
+        still = (until - self._engine.begin_ns) / NANOSECONDS
         who = f"group {groups[0]}" if len(groups) == 1 else f"all {len(groups)} groups"
         self.happened.append(
-            f"{loss.node} was lost at {loss.at_seconds:g} s: {who} stood still until {until / NANOSECONDS:.4g} s at least "
+            f"{loss.node} was lost at {loss.at_seconds:g} s: {who} stood still until {still:.4g} s at least "
             f"and made up to {lost} steps again."
         )
 
@@ -118,10 +121,11 @@ class Outages:
 
     def _saved_ns(self) -> int:
         """When the latest checkpoint was written: the start, without checkpoints."""
+        begin = self._engine.begin_ns
         if self._checkpoints is None:
-            return 0
+            return begin
         period = to_ns(self._checkpoints.interval_seconds + self._checkpoints.write_seconds)
-        return self._engine.now // period * period
+        return begin + (self._engine.now - begin) // period * period
 
     def _hold(self, lanes: Sequence[Lane], until: int, saved_ns: int | None) -> int:
         """Hold lanes at the end of the steps under way; rewind to the checkpoint, if any; return the most steps lost."""

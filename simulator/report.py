@@ -77,7 +77,7 @@ def report(observer: Observer, asked: int, wall_seconds: float) -> SimulationRes
         warmup=observer.warmup,
         sharing=scenario.sharing,
         events=scenario.engine.events,
-        simulated_seconds=scenario.engine.now / NANOSECONDS,
+        simulated_seconds=(scenario.engine.now - scenario.engine.begin_ns) / NANOSECONDS,
         wall_seconds=wall_seconds,
         timeline=timeline(scenario) if observer.record else None,
         left_out=(*left_out(scenario, observer.steps, asked), *failures),
@@ -175,7 +175,8 @@ def _worker_timeline(runner: Runner, scenario: Scenario) -> WorkerTimeline:
         for index, instruction in enumerate(worker.program):
             if isinstance(instruction, SyncStep):
                 busy[passed, index] = 0.0
-    seconds = (starts / NANOSECONDS, ends / NANOSECONDS, busy / NANOSECONDS)
+    begin = scenario.engine.begin_ns
+    seconds = ((starts - begin) / NANOSECONDS, (ends - begin) / NANOSECONDS, busy / NANOSECONDS)
     return WorkerTimeline(worker.name, worker.node.name, worker.role, worker.program, *seconds)
 
 

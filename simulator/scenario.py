@@ -14,7 +14,7 @@ from programs.instructions import Role
 from programs.transform import JobPrograms
 from programs.workers import Worker, workers
 from simulator.conditions import UNDISTURBED, Conditions
-from simulator.draws import Draws, meets
+from simulator.draws import Draws, identity, meets
 from simulator.engine import Engine, to_ns
 from simulator.fan_network import FanNetwork
 from simulator.fans import Carrier, FanLowering, fans_apply, without_servers
@@ -90,7 +90,7 @@ class Scenario:
         return tuple(runner for runner in self.runners if runner.worker.role == "rank")
 
     def starts(self) -> tuple[tuple[Runner, int], ...]:
-        """Workers of sessions and when each begins, in nanoseconds.
+        """Workers of sessions and when each begins, in nanoseconds; in the order of names, which decides between them.
 
         Where cores are shared, Hogwild threads begin spread evenly over the core time of a step, and so do ranks unless
         they meet in every step anyway (all-reduce, ordered updates). Begun at once they would all compute, then all send,
@@ -105,8 +105,8 @@ class Scenario:
             if worker.role == "rank" and self.sharing is not Sharing.NONE:
                 lane = worker.thread if meet else worker.thread * plan.ranks + worker.rank
                 offset = runner.busy_ns * lane // lanes
-            found.append((runner, offset))
-        return tuple(found)
+            found.append((runner, self.engine.begin_ns + offset))
+        return tuple(sorted(found, key=lambda start: identity(start[0].worker, plan)))
 
 
 def stage(
@@ -120,6 +120,7 @@ def stage(
     fidelity: Fidelity = Fidelity.FLUID,
     conditions: Conditions = UNDISTURBED,
     time_steps: int = 0,
+    begin_ns: int = 0,
 ) -> Scenario:
     """Build machines, network and workers.
 
@@ -145,8 +146,10 @@ def stage(
     time_steps : int
         At level ``fluid``, if there can be fans: work shares of messages out so many times in the core time of a step
         (:mod:`simulator.stepped`); 0: whenever a message starts or ends.
+    begin_ns : int
+        What the clock shows at first.
     """
-    plan, engine, fifo = job.plan, Engine(), fidelity is Fidelity.FIFO
+    plan, engine, fifo = job.plan, Engine(begin_ns), fidelity is Fidelity.FIFO
     fanned = merge and (fifo or time_steps > 0) and _fans_may(job, sharing, conditions)
     share = {node.name: 1.0 / folding.groups for node in plan.sync_servers}
     share |= {node.name: 1.0 / folding.copies for node in plan.servers}
@@ -155,7 +158,7 @@ def stage(
     for machine in machines:
         machine.slowness = conditions.node_factor(machine.node.name, plan.seed)
     by_name = {machine.node.name: machine for machine in machines}
-    lowering = Lowering(plan, costs, by_name, folding, _readers(plan, conditions))
+    lowering = Lowering(plan, costs, by_name, folding, _readers(plan, conditions, begin_ns))
     fans = FanLowering(job, lowering, by_name, early=not fifo) if fanned else None
     lower = fans.lower if fans else lowering.lower
     mixing = MIXING if variation and not fifo and _lanes(plan, folding) > 1 else 0.0
@@ -203,7 +206,7 @@ def _lanes(plan: Plan, folding: Folding) -> int:
 
 
 def _draws(worker: Worker, plan: Plan, variation: float, mixing: float, conditions: Conditions) -> Draws:
-    return Draws(worker, plan.seed, variation, mixing if worker.thread >= 0 else 0.0, conditions, meets(plan))
+    return Draws(worker, plan, variation, mixing if worker.thread >= 0 else 0.0, conditions, meets(plan))
 
 
 def _machines(
@@ -273,12 +276,14 @@ def _nics(machines: Sequence[Machine], folding: Folding, conditions: Conditions)
     return nics, uplinks
 
 
-def _readers(plan: Plan, conditions: Conditions) -> dict[str, Reader]:
+def _readers(plan: Plan, conditions: Conditions, begin_ns: int) -> dict[str, Reader]:
     """Readers of each rank's node, if they may be too slow; they read one batch ahead for each thread."""
     if math.isinf(conditions.reader_batches_per_second):
         return {}
     interval = to_ns(1.0 / conditions.reader_batches_per_second)
-    return {node.name: Reader(interval, plan.hogwild) for group in plan.groups for node in group[: plan.ranks]}
+    return {
+        node.name: Reader(interval, plan.hogwild, begin_ns) for group in plan.groups for node in group[: plan.ranks]
+    }
 
 
 def _shadows(plan: Plan, runners: Sequence[Runner]) -> tuple[Shadow, ...]:

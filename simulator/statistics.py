@@ -66,7 +66,7 @@ def throughput(
 
 def _rate(step_ns: npt.NDArray[np.float64], batch: int) -> float:
     """Samples per second of sessions whose steps take so long."""
-    return float(np.sum(batch * NANOSECONDS / step_ns)) if np.all(step_ns > 0.0) else math.inf
+    return math.fsum((batch * NANOSECONDS / step_ns).tolist()) if np.all(step_ns > 0.0) else math.inf
 
 
 def _step_ns(
@@ -134,5 +134,5 @@ def _means(factors: Sequence[Sequence[float]], first: Sequence[int], last: Seque
 def _slope(means: npt.NDArray[np.float64], times: npt.NDArray[np.float64]) -> float:
     """Slope of the times over the factors, each session (axis 1) about its own mean over the batches (axis 0)."""
     x, y = means - means.mean(axis=0), times - times.mean(axis=0)
-    spread = float(np.sum(x * x))
-    return float(np.sum(x * y)) / spread if spread else 0.0
+    spread = math.fsum((x * x).ravel().tolist())
+    return math.fsum((x * y).ravel().tolist()) / spread if spread else 0.0
