@@ -1,5 +1,8 @@
 """``make bench``: the nine model presets planned on one cluster, a row each; then how fast the simulator is.
 
+About five minutes on two idle cores. No row of the simulator begins after :data:`MOST_SECONDS`, and none takes more than one
+minute and a half there, so that it ends.
+
 ``python -m experiments.bench``.
 """
 
@@ -7,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,6 +23,8 @@ from problem.readers import load_model
 
 PRESETS = ("dlrm-kaggle", "dlrm-terabyte", "mlperf-dlrm-dcnv2", "rm1", "rm2", "rm3", "m1", "m2", "m3")
 CLUSTER, MAX_REPLICAS = "fb-1s-18c:32", 4
+#: Seconds after which no further row of the simulator begins.
+MOST_SECONDS = 480.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ def rows(cluster: str = CLUSTER, max_replicas: int = MAX_REPLICAS) -> Iterator[R
 
 def main() -> None:
     """Print the table, a row as soon as it is known."""
+    until = time.monotonic() + MOST_SECONDS
     head = f"{'preset':18} {'K':>3} {'groups':>6} {'servers':>7} {'samples/s':>12} {'bound':>12} {'gap %':>6}"
     print(f"{CLUSTER}, at most {MAX_REPLICAS} replicas, roofline costs", file=sys.stderr)
     print(f"{head} {'best baseline':>22} {'samples/s':>12} {'s':>6}")
@@ -72,8 +79,10 @@ def main() -> None:
             flush=True,
         )
     print("\nsimulator: thread-iterations per CPU second by size of the cluster, beside a study's SimPy models")
-    print_sizes(["fifo"])
-    print()
+    print_sizes(["fifo"], until=until)
+    print("\nthe same, messages worked out fairly", flush=True)
+    print_sizes(["fluid"], growing_only=True, until=until)
+    print("\nmessage by message, beside ASTRA-sim on the same work", flush=True)
     print_collectives(256)
 
 

@@ -12,6 +12,7 @@ import itertools
 import math
 import multiprocessing
 import resource
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -28,7 +29,10 @@ from problem.readers import load_model
 from simulator.simulate import simulate
 
 MODEL, NODE, BATCH = "dlrm-kaggle", "fb-1s-18c:1", 512
-STEPS, PRECISION = 60, 0.01
+#: Steps of a thread at most, as many as in the study; half width of the interval at which growing clusters end.
+STEPS, PRECISION = 300, 0.01
+#: CPU seconds above which a collective is not run, judged by the one before it.
+MOST_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -115,12 +119,12 @@ def plan_of(size: Size) -> Plan:
     )
 
 
-def measure(size: Size, level: str, fold: bool, precision: float) -> Row:
+def measure(size: Size, level: str, fold: bool, precision: float, steps: int = STEPS) -> Row:
     """Simulate a size to an interval (0: all steps); building the plan is not counted, transforming and staging it is."""
     plan = plan_of(size)
     costs = roofline_costs(plan.model, plan.batch, plan.groups[0][0])
     began = time.process_time()
-    found = simulate(plan, costs, steps=STEPS, precision=precision, fidelity=level, fold=fold, record=False)
+    found = simulate(plan, costs, steps=steps, precision=precision, fidelity=level, fold=fold, record=False)
     seconds = time.process_time() - began
     return Row(
         size=str(size),
@@ -135,12 +139,15 @@ def measure(size: Size, level: str, fold: bool, precision: float) -> Row:
     )
 
 
-def rows(sizes: Sequence[Size], levels: Sequence[str], precision: float) -> Iterator[Row]:
-    """Measure every size at every level, unfolded and folded, each in a process of its own."""
+def rows(sizes: Sequence[Size], levels: Sequence[str], precision: float, until: float = math.inf) -> Iterator[Row]:
+    """Measure every size at every level, folded and unfolded, each in a process of its own; none begins after ``until``."""
     context = multiprocessing.get_context("spawn")
     for size in sizes:
         for level in levels:
-            for fold in (False, True):
+            for fold in (True, False):
+                if time.monotonic() > until:
+                    print(f"{size} at {level}: left out, the time is over", file=sys.stderr)
+                    continue
                 with ProcessPoolExecutor(1, mp_context=context) as pool:
                     yield pool.submit(measure, size, level, fold, precision).result()
 
@@ -176,27 +183,49 @@ def collective_seconds(kind: str, machines: int, level: str) -> tuple[float, flo
     return run(1 << 20), time.process_time() - began
 
 
+def messages_of(kind: str, machines: int) -> int:
+    """Messages of a collective."""
+    return machines * (machines - 1) * (2 if kind == "ring all-reduce" else 1)
+
+
+def bounded_seconds(kind: str, machines: int, level: str, known: dict[tuple[str, str], tuple[int, float]]) -> float:
+    """CPU seconds of a collective; NaN, and it is not run, if it would take more than :data:`MOST_SECONDS`.
+
+    ``known`` holds machines and seconds of the last of each kind and level. A message is taken to cost as many times more as
+    there are more machines, which is above what was measured.
+    """
+    fewer, seconds = known.get((kind, level), (machines, 0.0))
+    growth = messages_of(kind, machines) / messages_of(kind, fewer) * machines / fewer
+    if not seconds * growth <= MOST_SECONDS:
+        return math.nan
+    found = collective_seconds(kind, machines, level)[1]
+    known[kind, level] = machines, found
+    return found
+
+
 def print_collectives(most: int) -> None:
     """Print the table of collectives among at most so many machines, a row as soon as it is known."""
     levels = tuple(NETWORKS)
     print(
-        f"{'collective, 1 MiB':>18} {'machines':>8} {'s':>11} " + " ".join(f"{f'{n}: CPU s':>13}" for n in levels),
+        f"{'collective, 1 MiB':>18} {'machines':>8} {'messages':>9} "
+        + " ".join(f"{f'{n}: CPU s':>13}" for n in levels),
         end="",
     )
     print(f" {'ASTRA-sim':>10}")
+    known: dict[tuple[str, str], tuple[int, float]] = {}
     for kind, machines, theirs in (row for row in ASTRA_SIM if row[1] <= most):
-        found = [collective_seconds(kind, machines, level) for level in levels]
-        ours = " ".join(f"{cpu:13.2f}" for _, cpu in found)
-        print(f"{kind:>18} {machines:8} {found[0][0]:11.6f} {ours} {theirs:10.2f}", flush=True)
+        found = [bounded_seconds(kind, machines, level, known) for level in levels]
+        ours = " ".join(f"{'not run' if math.isnan(cpu) else f'{cpu:.2f}':>13}" for cpu in found)
+        print(f"{kind:>18} {machines:8} {messages_of(kind, machines):9,} {ours} {theirs:10.2f}", flush=True)
 
 
-def print_sizes(levels: Sequence[str], growing_only: bool = False) -> None:
-    """Print the table of cluster sizes, a row as soon as it is known."""
+def print_sizes(levels: Sequence[str], growing_only: bool = False, until: float = math.inf) -> None:
+    """Print the table of cluster sizes, a row as soon as it is known; no row begins after ``until``."""
     study = {str(size): (callbacks, bare) for size, callbacks, bare in STUDY}
     head = f"{'G x N x T/S':>11} {'level':>6} {'':>7} {'thread-its':>11} {'events':>11} {'CPU s':>8} {'its/CPU s':>11}"
     print(f"{head} {'callbacks':>10} {'heapq':>10} {'samples/s':>14} {'+-':>7} {'MiB':>6}")
     sizes = () if growing_only else [size for size, *_ in STUDY]
-    for row in itertools.chain(rows(sizes, levels, 0.0), rows(GROWING, levels, PRECISION)):
+    for row in itertools.chain(rows(sizes, levels, 0.0, until), rows(GROWING, levels, PRECISION, until)):
         print(line(row, study.get(row.size)), flush=True)
 
 

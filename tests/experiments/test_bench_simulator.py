@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import pytest
 
-from experiments.bench_simulator import Size, collective_seconds, line, measure, plan_of, print_collectives, shards_of
+from experiments.bench_simulator import (
+    Size,
+    bounded_seconds,
+    collective_seconds,
+    line,
+    measure,
+    messages_of,
+    plan_of,
+    print_collectives,
+    rows,
+    shards_of,
+)
 
 
 @pytest.mark.parametrize("level", ["fifo", "fluid"])
@@ -18,7 +32,7 @@ def test_collectives_are_those_of_the_closed_form(level):
 def test_a_row_counts_every_thread_of_every_step():
     """Two groups of two nodes with two threads make eight thread-iterations a step; the plan uses all its servers."""
     size = Size(2, 2, 2, 4)
-    row = measure(size, "fifo", False, 0.0)
+    row = measure(size, "fifo", False, 0.0, steps=60)
     assert row.iterations == 60 * 8
     assert row.size == "2x2x2/4"
     assert "2x2x2/4" in line(row, None)
@@ -30,3 +44,18 @@ def test_collectives_of_no_size_print_the_head_alone(capsys):
     """Only sizes up to the given one are run."""
     print_collectives(0)
     assert "ASTRA-sim" in capsys.readouterr().out
+
+
+def test_no_collective_takes_too_long():
+    """One that would take hours, judged by a smaller one, is not run; the first of a kind is."""
+    assert messages_of("ring all-reduce", 8) == 112
+    known = {("all-to-all", "fifo"): (4, 1.0)}
+    assert math.isnan(bounded_seconds("all-to-all", 1024, "fifo", known))
+    assert bounded_seconds("ring all-reduce", 4, "fifo", known) < 60
+    assert ("ring all-reduce", "fifo") in known
+
+
+def test_no_row_begins_when_the_time_is_over(capsys):
+    """What is left out is said."""
+    assert list(rows([Size(2, 2, 2, 4)], ["fifo"], 0.0, until=time.monotonic() - 1)) == []
+    assert "2x2x2/4 at fifo: left out" in capsys.readouterr().err
