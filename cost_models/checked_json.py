@@ -50,15 +50,22 @@ def build(kind: type[T], doc: dict[str, Any], source: str | Path) -> T:
     try:
         return TypeAdapter(kind).validate_json(json.dumps(doc), strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        value = "(missing)" if first["type"] == "missing" else first["input"]
-        raise BadInput(source, path_of(first["loc"], doc), value, first["msg"]) from None
+        found = error.errors(include_url=False)
+        path, value = path_of(found[0]["loc"], doc), found[0]["input"]
+        alike = dict.fromkeys(one["msg"] for one in found if path_of(one["loc"], doc) == path)
+        allowed = ", or ".join(msg.removeprefix("Input should be ") if i else msg for i, msg in enumerate(alike))
+        raise BadInput(source, path, "(missing)" if found[0]["type"] == "missing" else value, allowed) from None
 
 
 def path_of(loc: tuple[int | str, ...], doc: Any) -> str:
-    """Return a dotted path; an element that says what it is (``signature``, ``phase``) is shown with it."""
-    path = ""
+    """Return a dotted path; an element that says what it is (``signature``, ``phase``) is shown with it.
+
+    It ends at a value: what follows in ``loc`` is a name of pydantic's for one of the types that the value might have had.
+    """
+    path, known = "", doc is not None
     for step in loc:
+        if isinstance(doc, str | float | int) or (known and doc is None):
+            break
         path += f"[{step}]" if isinstance(step, int) else f".{step}"
         doc = _inside(doc, step)
         if isinstance(doc, dict) and "signature" in doc:
@@ -67,10 +74,11 @@ def path_of(loc: tuple[int | str, ...], doc: Any) -> str:
 
 
 def _inside(doc: Any, step: int | str) -> Any:
+    """Return an element; an ellipsis where there is none."""
     try:
         return doc[step]
     except (KeyError, IndexError, TypeError):
-        return None
+        return ...
 
 
 def refuse_bad_numbers(doc: Any, source: str | Path) -> None:

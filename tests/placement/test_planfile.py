@@ -97,6 +97,16 @@ def test_wrong_field_is_refused(saved: tuple[Path, Any], tmp_path: Path) -> None
         load_plan(path)
 
 
+@pytest.mark.parametrize("tag", ["x", 3.5, None])
+def test_a_wrong_tag_is_named_by_its_operator_and_all_that_is_allowed(
+    saved: tuple[Path, Any], tmp_path: Path, tag: object
+) -> None:
+    """The line names tags.top_0 as it stands in the file, and both a node's index and 'dp'."""
+    path = _changed(saved, tmp_path, lambda document: document["plan"]["tags"].update(top_0=tag))
+    with pytest.raises(BadInput, match=r"tags\.top_0 = .*: Input should be a valid integer, or 'dp'$"):
+        load_plan(path)
+
+
 def test_other_formats_are_refused(saved: tuple[Path, Any], tmp_path: Path) -> None:
     """A document of another format is refused."""
     path = _changed(saved, tmp_path, lambda document: document.update(format="something"))
