@@ -25,6 +25,7 @@ from placement.errors import ConstraintsConflict, DoesNotFit, PlacementError
 from placement.evaluate import evaluate, evaluate_timed, evaluation_of
 from placement.group import GroupProblem
 from placement.guard import allowed_codecs, offers_of
+from placement.input_order import ordered_cluster, ordered_model, ordered_plan
 from placement.judging import Judge
 from placement.nets import Contracted
 from placement.outcome import Kinds, Outcome, Solved, assumptions, coded, distinct, no_plan, plan_of, problems_of
@@ -68,15 +69,13 @@ def solve(
     cluster : Cluster
         On what.
     costs_for : callable, optional
-        Gives the cost table for a batch size on a machine (:func:`cost_models.sources.cost_source`; None: the roofline);
-        asked once, for the fastest trainer. Other machines scale it.
+        Gives the cost table for a batch size on a machine (None: the roofline); asked once, for the fastest trainer.
     options : SolveOptions, optional
         What the user decided.
     news : callable, optional
         Is told the samples per second of the best plan, and the bound, whenever a shape has been looked at.
     deadline : Deadline, optional
-        When to end; default: the time limit of the options from now. With no plan by then the search goes on to the first
-        that fits.
+        When to end, or with the first plan after that; default: the time limit of the options from now.
 
     Returns
     -------
@@ -93,8 +92,10 @@ def solve(
         When the options leave no shape.
     """
     options, costs_for = options or SolveOptions(), costs_for or cost_source(model)
-    end = deadline or Deadline.after(options.time_limit_seconds)
-    return answered(lambda wanted, until: _Search(model, cluster, costs_for, wanted, until, news).run(), options, end)
+    options = replace(options, warm_start=ordered_plan(options.warm_start))
+    end, of, on = deadline or Deadline.after(options.time_limit_seconds), ordered_model(model), ordered_cluster(cluster)
+    found = answered(lambda wanted, until: _Search(of, on, costs_for, wanted, until, news).run(), options, end)
+    return found if of is model else replace(found, plan=replace(found.plan, model=model))
 
 
 class _Search:
@@ -122,7 +123,7 @@ class _Search:
         self.previous = Previous(options.warm_start) if options.warm_start else None
         if self.previous:
             self.previous.check(model)
-            options = self.previous.completed(options)
+            options = self.options = self.previous.completed(self.options)
         self.batch = options.batch or model.batch
         reference = max(trainers, key=lambda node: node.cores * node.flops_per_core_second)
         self.hogwild = options.hogwild or (1 if options.synchronous else default_threads(trainers))

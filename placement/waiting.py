@@ -47,12 +47,16 @@ class Waiting:
     def _bounded(self, shapes: Sequence[Shape], deadline: Deadline) -> list[Shape]:
         """Bound shapes as long as there is time, at least one."""
         found: dict[int, Shape] = {}
-        for number in sorted(range(len(shapes)), key=lambda i: i * GOLDEN % 1):
-            if found and not deadline.allows(("bounding", 1.0)):
-                found[number] = self.compositions.unbounded(shapes[number])
-            else:
+        first, *rest = sorted(range(len(shapes)), key=lambda i: i * GOLDEN % 1)
+        found[first] = self.bound(
+            shapes[first]
+        )  # what all bounds need is worked out here, once: no measure of the next
+        for number in rest:
+            if deadline.allows(("bounding", 1.0)):
                 with deadline.phase("bounding"):
                     found[number] = self.bound(shapes[number])
+            else:
+                found[number] = self.compositions.unbounded(shapes[number])
         return [found[number] for number in range(len(shapes))]
 
     def bound(self, shape: Shape) -> Shape:

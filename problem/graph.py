@@ -10,12 +10,13 @@ The graph knows nothing of machines, batches in flight or placement.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
 from problem.errors import HiertrainError
+from problem.ordering import natural
 
 FLOAT_BYTES = 4  # float32 everywhere: the fleet trains in FP32 (Acun et al., HPCA 2021, section VI)
 
@@ -121,12 +122,13 @@ class Operator:
 
 @dataclass(frozen=True)
 class Graph:
-    """A directed acyclic graph of operators, kept in a topological order.
+    """A directed acyclic graph of operators, kept in a topological order, in which programs run them.
 
     Parameters
     ----------
     operators : tuple of Operator
-        Any order; stored in topological order, ties broken by the given order.
+        Any order; stored in topological order, ties broken by the given order. Only LOOKUPs are ordered by name among
+        themselves, so that the order of tables in a file does not matter.
 
     Raises
     ------
@@ -210,10 +212,10 @@ class Graph:
 def _topological(operators: tuple[Operator, ...], by_name: Mapping[str, Operator]) -> tuple[Operator, ...]:
     """Order operators so that inputs come first; depth first from each operator in the given order."""
     done: dict[str, Operator] = {}
-    for start in operators:
+    for start in _lookups_by_name([op.name for op in operators], by_name):
         path: dict[str, Iterator[str]] = {}
-        if start.name not in done:
-            path[start.name] = iter(start.inputs)
+        if start not in done:
+            path[start] = _lookups_by_name(by_name[start].inputs, by_name)
         while path:
             name = next(reversed(path))
             source = next((s for s in path[name] if s not in done), None)
@@ -225,5 +227,11 @@ def _topological(operators: tuple[Operator, ...], by_name: Mapping[str, Operator
                 cycle = [*names[names.index(source) :], source]
                 raise GraphError("the graph has a cycle: " + " <- ".join(cycle))
             else:
-                path[source] = iter(by_name[source].inputs)
+                path[source] = _lookups_by_name(by_name[source].inputs, by_name)
     return tuple(done.values())
+
+
+def _lookups_by_name(names: Sequence[str], by_name: Mapping[str, Operator]) -> Iterator[str]:
+    """Yield operators in their order, LOOKUPs having changed places until they are in the order of their names."""
+    lookups = iter(sorted((name for name in names if by_name[name].kind is Kind.LOOKUP), key=natural))
+    return (next(lookups) if by_name[name].kind is Kind.LOOKUP else name for name in names)

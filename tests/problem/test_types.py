@@ -25,6 +25,13 @@ def test_topological_order_keeps_the_given_order():
     assert graph.consumers == {"a": ("c",), "c": (), "b": ()}
 
 
+def test_lookups_are_in_the_order_of_their_names():
+    """Tables that a file lists in another order are concatenated in another order, but looked up in the same one."""
+    lookups = [Operator(f"t{i}", Kind.LOOKUP, (), 1) for i in (10, 2, 1)]
+    graph = Graph((*lookups, op("dense"), Operator("all", Kind.CONCAT, ("t10", "dense", "t2", "t1"), 4)))
+    assert [node.name for node in graph] == ["t1", "t2", "t10", "dense", "all"]
+
+
 @pytest.mark.parametrize(
     "operators", [(op("a"), op("a")), (op("a", "x"),), (op("a", "b"), op("b", "a")), (op("a", "a"),)]
 )
