@@ -315,7 +315,7 @@ def no_plan(solved: list[Solved], refused: list[PlacementError], complete: bool 
 
 def assumptions(options: SolveOptions, hogwild: int) -> tuple[str, ...]:
     """Return what was assumed because the user did not decide it."""
-    found = [f"at most {options.max_replicas} groups (replicas)"]
+    found = [f"at most {options.most_groups} groups (replicas)"]
     if options.hogwild is None and not options.synchronous:
         found.insert(0, f"{hogwild} Hogwild threads per rank: {THREADS_PER_CORE} per core, to hide waiting")
     if options.guard is not None:

@@ -15,7 +15,7 @@ from cost_models.memory import resident_bytes
 from placement.demands import broken
 from placement.nets import Contracted
 from placement.plan import DP, Plan, Shard, Tag
-from placement.shapes import Shape, SolveOptions, sync_of
+from placement.shapes import MAX_REPLICAS, Shape, SolveOptions
 from placement.table_rules import TableRules
 from problem.cluster import Node
 from problem.errors import BadInput
@@ -55,8 +55,15 @@ class Previous:
                 raise BadInput("warm start", what, different, f"those of {model.name}: a plan of the same model")
 
     def completed(self, options: SolveOptions) -> SolveOptions:
-        """Return options with the plan's batch and threads where the user gave none."""
-        return replace(options, batch=options.batch or self.plan.batch, hogwild=options.hogwild or self.plan.hogwild)
+        """Return options with the plan's batch and threads where the user gave none, and at least as many replicas."""
+        plan, most = self.plan, options.max_replicas or max(MAX_REPLICAS, len(self.plan.groups))
+        return replace(
+            options, batch=options.batch or plan.batch, hogwild=options.hogwild or plan.hogwild, max_replicas=most
+        )
+
+    def form(self, size: int) -> tuple[int, int] | None:
+        """Return the plan's ranks a group and its number of groups, if its groups are of a size."""
+        return (self.plan.ranks, len(self.plan.groups)) if size == self.plan.group_size else None
 
     def usable(self, options: SolveOptions, rules: TableRules, nodes: Sequence[Node]) -> bool:
         """Whether a plan of these machines that the options allow may be this one, as it stands.
@@ -64,7 +71,7 @@ class Previous:
         Parameters
         ----------
         options : SolveOptions
-            What the user decided; pins and what is forbidden by operator.
+            What the user decided, completed; pins and what is forbidden by operator.
         rules : TableRules
             What the user demands of tables.
         nodes : sequence of Node
@@ -81,9 +88,9 @@ class Previous:
         return (
             all(known.get(node.name) == node for node in used)
             and all(want in (None, had) for want, had in wanted)
-            and len(plan.groups) <= options.max_replicas
-            and plan.elp <= (options.max_elp or plan.elp)
-            and plan.sync == sync_of(options, len(plan.groups))
+            and len(plan.groups) <= options.most_groups
+            and (options.batch or plan.batch) * (options.hogwild or plan.hogwild) * plan.ranks * len(plan.groups)
+            <= (options.max_elp or float("inf"))
             and not broken(plan, options, rules)
         )
 

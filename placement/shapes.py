@@ -43,8 +43,8 @@ class SolveOptions:
         Ranks per group (None: all nodes).
     group_size : int or None
         Only this group size (None: all).
-    max_replicas : int
-        Most groups.
+    max_replicas : int or None
+        Most groups (None: :data:`MAX_REPLICAS`, or those of the warm start if it has more).
     max_elp : int or None
         Most samples in flight: batch * hogwild * ranks * groups.
     servers, sync_servers : int or None
@@ -85,7 +85,7 @@ class SolveOptions:
     hogwild: int | None = None
     ranks: int | None = None
     group_size: int | None = None
-    max_replicas: int = MAX_REPLICAS
+    max_replicas: int | None = None
     max_elp: int | None = None
     servers: int | None = None
     sync_servers: int | None = None
@@ -106,6 +106,11 @@ class SolveOptions:
     movement_seconds_per_byte: float = 0.0
     codecs: Mapping[str, str] = field(default_factory=dict)
     guard: Guard | None = None
+
+    @property
+    def most_groups(self) -> int:
+        """Most groups."""
+        return self.max_replicas or MAX_REPLICAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +179,9 @@ class Order(Protocol):
     def hosts(self, nodes: Sequence[Node]) -> list[Node]:
         """Return machines in the order in which they become servers."""
 
+    def form(self, size: int) -> tuple[int, int] | None:
+        """Return ranks a group and number of groups that are to be tried as well for groups of a size."""
+
 
 class Shapes:
     """Enumerates shapes.
@@ -213,6 +221,7 @@ class Shapes:
         speed = {node.name: node.cores / costs.slowdown(node) for node in nodes}
         trainers, spare = [n for n in nodes if n.may_train], [n for n in reversed(nodes) if n.may_serve]
         hosts = sorted(spare, key=lambda n: (n.role != "server", speed[n.name]))
+        self.order = order
         if order is not None:
             trainers, hosts = order.trainers(trainers), order.hosts(hosts)
         self.trainers, self.hosts = sorted(trainers, key=lambda n: -speed[n.name]), hosts
@@ -281,13 +290,23 @@ class Shapes:
 
     def _with_sync(self, servers: tuple[Node, ...], sync: tuple[Node, ...], trainers: list[Node]) -> Iterator[Shape]:
         for size in self._sizes(len(trainers)):
-            ranks = min(size, self.options.ranks or size)
-            groups = min(len(trainers) // size, self.options.max_replicas, self._most_groups(ranks))
-            groups = min(groups, 1) if not sync else groups
-            if groups < 1 or (sync and groups < 2):
-                continue
-            members = tuple(tuple(trainers[g * size : (g + 1) * size]) for g in range(groups))
-            yield Shape(size, members, servers, sync, ranks)
+            for ranks, groups in self._forms(size, len(trainers), one=not sync):
+                if groups >= (2 if sync else 1):
+                    members = tuple(tuple(trainers[g * size : (g + 1) * size]) for g in range(groups))
+                    yield Shape(size, members, servers, sync, ranks)
+
+    def _forms(self, size: int, trainers: int, *, one: bool) -> dict[tuple[int, int], None]:
+        """Ranks and numbers of groups for a group size: as many groups as there may be, and as in the earlier plan."""
+
+        def most(ranks: int) -> int:
+            return min(trainers // size, 1 if one else self.options.most_groups, self._most_groups(ranks))
+
+        ranks = min(size, self.options.ranks or size)
+        found, kept = [(ranks, most(ranks))], self.order.form(size) if self.order else None
+        if kept is not None:
+            ranks = min(size, self.options.ranks or kept[0])
+            found.append((ranks, min(most(ranks), kept[1])))
+        return dict.fromkeys(found)
 
     @property
     def _highest_pin(self) -> int:

@@ -13,7 +13,7 @@ from placement.plan import Plan, Shard
 from placement.replan import Previous, moved_bytes
 from placement.result import PlacementResult
 from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.shapes import Shapes, SolveOptions, sync_of
 from problem.cluster import Cluster, Node
 from problem.errors import BadInput
 from problem.model import Model
@@ -145,3 +145,45 @@ def test_aligned_shards_have_the_same_sizes(data: st.DataObject) -> None:
         assert shard.row_begin == position
         position = shard.row_end
     assert position == rows
+
+
+def test_bug_the_number_of_groups_of_a_warm_start_was_cut_to_the_default() -> None:
+    """A plan of 17 groups, which somebody allowed, was followed by one of 15: the default, which nobody asked for."""
+    model, machines = _model(), nodes(20)
+    best = _solve(model, machines, replace(QUICK, max_replicas=17, hogwild=1, group_size=1, servers=1, gap=0.5))
+    assert len(best.plan.groups) == 17
+    options = SolveOptions(warm_start=best.plan, time_limit_seconds=0.0)
+    again = _solve(model, machines, options)
+    assert again.objective >= best.objective * (1 - 1e-9)
+    fewer = _solve(model, machines, replace(options, max_replicas=4))
+    assert len(fewer.plan.groups) <= 4
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("mode", ["background", "foreground"])
+def test_no_result_is_worse_than_its_warm_start(size: int, ranks: int, mode: str) -> None:
+    """Plans with fewer ranks, groups and servers than a search would choose, whatever the sync mode: time or not."""
+    model, machines = _model(), nodes(9)
+    plan = replace(
+        _plan(model, machines[-size - 1 :], 1, _whole(model, 1), ranks=ranks),
+        groups=(machines[:size], machines[size : 2 * size]),
+        sync_servers=machines[-2:-1],
+        sync=sync_of(SolveOptions(), 2),
+    )
+    options = replace(QUICK, warm_start=plan, sync_mode=mode, max_replicas=None, gap=0.9)  # type: ignore[arg-type]
+    start = _solve(model, machines, replace(options, time_limit_seconds=0.0))
+    assert _solve(model, machines, options).objective >= start.objective * (1 - 1e-9)
+    assert (start.plan.group_size, start.plan.ranks, len(start.plan.groups)) == (size, ranks, 2)
+
+
+def test_ranks_and_groups_of_a_warm_start_are_tried_where_they_are_left_open() -> None:
+    """Without a machine of the plan its groups of three with two ranks are still among the shapes, as many as before."""
+    model, machines = _model(), nodes(12)
+    plan = _plan(model, machines[:4], 1, _whole(model, 1), ranks=2)
+    costs = roofline_costs(model, model.batch, machines[0])
+    for order in (None, Previous(plan)):
+        shapes = Shapes(model, Cluster("c", machines[1:]), costs, SolveOptions(), model.batch, 2, order=order).all()
+        forms = {(s.group_size, s.ranks, len(s.groups)) for s in shapes}
+        assert ((3, 2, len(plan.groups)) in forms) == (order is not None)
+        assert (3, 3, 3) in forms
