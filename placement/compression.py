@@ -59,7 +59,7 @@ def solve_coded(
     found = solve_group(contracted, limits, floor_seconds, start)
     if not offers or found.tags is None or found.interrupted:
         return replace(found, bound_seconds=floor_seconds) if offers and not found.infeasible else found
-    if limits.deadline.passed:
+    if not limits.deadline.allows(evaluation_of(contracted.problem, found.tags)):
         return replace(found, bound_seconds=floor_seconds)
     relaxed = Contracted(replace(contracted.problem, open_codecs=offers))
     least = solve_group(relaxed, limits, floor_seconds, found.tags)
@@ -68,7 +68,7 @@ def solve_coded(
     for tags in (found.tags, least.tags):
         if tags is not None:
             _take_turns(found, contracted, offers, tags, limits)
-    if found.tags is not None and found.codecs != contracted.problem.codecs:
+    if found.tags is not None and found.codecs != contracted.problem.codecs and not limits.deadline.passed:
         chooser = _Chooser(contracted.problem, found.tags, offers, limits.deadline)
         found.codecs = chooser.pruned(found.codecs)
         found.evaluation = chooser.evaluation(found.codecs)
@@ -89,12 +89,19 @@ def _take_turns(
             return
         codecs = choose(contracted.problem, tags, offers, limits.deadline, codecs)
         coded = Contracted(replace(contracted.problem, codecs=codecs))
-        solution = solve_group(coded, limits, found.bound_seconds, tags)
+        solution = _placed(coded, limits, found.bound_seconds, tags)
         found.interrupted = solution.interrupted
         if solution.tags is None or solution.seconds >= found.seconds * (1 - SAME):
             return
         found.tags, found.evaluation, found.codecs = solution.tags, solution.evaluation, codecs
         tags = solution.tags
+
+
+def _placed(coded: Contracted, limits: Limits, bound_seconds: float, tags: dict[str, Tag]) -> GroupSolution:
+    """Solve a group again under other codecs, from the tags that they were chosen for; without time, keep those."""
+    if limits.deadline.passed:
+        return GroupSolution(tags, evaluate_timed(coded.problem, tags, limits.deadline))
+    return solve_group(coded, limits, bound_seconds, tags)
 
 
 def choose(
@@ -121,7 +128,10 @@ def choose(
     """
     chooser = _Chooser(problem, tags, offers, deadline or Deadline())
     starts = [dict(problem.codecs), chooser.smallest(), *([dict(start)] if start else [])]
-    ended = [chooser.pruned(chooser.descend(codecs)) for codecs in starts]
+    ended = list[dict[str, str]]()
+    for codecs in starts:
+        if not ended or chooser.in_time:
+            ended.append(chooser.pruned(chooser.descend(codecs)))
     return min(ended, key=lambda codecs: chooser.value(codecs).seconds)
 
 
@@ -182,13 +192,14 @@ class _Chooser:
         return evaluate_timed(replace(self.problem, codecs=codecs), self.tags, self.deadline)
 
     @property
-    def _in_time(self) -> bool:
+    def in_time(self) -> bool:
+        """Whether another evaluation is expected to end in time."""
         return self.deadline.allows(evaluation_of(self.problem, self.tags))
 
     def smallest(self) -> dict[str, str]:
         """Return the codec of the fewest bytes for every edge."""
         codecs = dict(self.problem.codecs)
-        for edge in self.edges:
+        for edge in () if self.deadline.passed else self.edges:
             sized = [codecs, *(self._with(codecs, (edge,), name) for name in self.offers[edge[0]])]
             codecs = min(sized, key=lambda each: self._bytes(edge[0], each))
         return codecs
@@ -209,11 +220,11 @@ class _Chooser:
         """Change the codec of an edge, or of all cuts, as long as that helps."""
         groups = [self.edges, self.cuts, *([edge] for edge in self.edges)]
         improved = True
-        while improved and self.left > 0 and self._in_time:
+        while improved and self.left > 0 and self.in_time:
             improved = False
             for edges in groups:
                 names = dict.fromkeys(name for edge in edges for name in ("fp32", *self.offers[edge[0]]))
-                for name in names if self.left > 0 and self._in_time else ():
+                for name in names if self.left > 0 and self.in_time else ():
                     changed = self._with(codecs, edges, name)
                     if changed != codecs and self.value(changed).better_than(self.value(codecs)):
                         codecs, improved = changed, True
@@ -238,6 +249,6 @@ class _Chooser:
         kept = {name: codec for name, codec in kept.items() if name in used}
         for edge in self.edges:
             fewer = self._with(kept, (edge,), "fp32")
-            if fewer != kept and self._in_time and self.value(fewer).seconds <= most:
+            if fewer != kept and self.in_time and self.value(fewer).seconds <= most:
                 kept = fewer
         return kept

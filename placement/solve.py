@@ -200,7 +200,9 @@ def _solve_large(
     try:
         for baseline in found.baselines:
             _offer(found, contracted, baseline.tags, baseline.evaluation)
-        if start is not None:
+        if start is not None and (
+            found.tags is None or limits.deadline.allows(evaluation_of(contracted.problem, start))
+        ):
             _offer(found, contracted, contracted.canonical(start), deadline=limits.deadline)
         for number in range(limits.descents):
             deadline = limits.deadline.before(evaluation_of(contracted.problem))
