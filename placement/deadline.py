@@ -1,8 +1,10 @@
 """When a search must have ended, and what still fits in before that.
 
 A search is made of phases that nothing interrupts: a placement is evaluated, tables are sharded, a model is built. Each is
-measured as it runs, in seconds for its size, so the next one starts only where it is expected to end in time; what must
-come last, the evaluation of the plan that is returned, is reserved. Everything asks one clock, which tests replace.
+measured as it runs, in seconds of work for its size, so the next one starts only where it is expected to end in time; what
+must come last, the evaluation of the plan that is returned, is reserved. Work is counted by the processor's clock and
+becomes time by what the run had of the processor so far, so that a phase during which others had it misleads nobody.
+Tests replace both clocks.
 
 Knows names and sizes of phases; what they do is others' business, and so is what must run even if there is no time.
 """
@@ -22,16 +24,15 @@ Phase = tuple[str, float]
 
 @dataclass
 class Pace:
-    """Seconds that phases of one name took, and the sum of their sizes."""
+    """Seconds of work that phases of one name took, and the sum of their sizes."""
 
     seconds: float = 0.0
     size: float = 0.0
-    last: float = 0.0
 
     @property
     def each(self) -> float:
-        """Seconds for a size of one: on average, or of the last phase if that was slower (the machine may be busier now)."""
-        return max(self.seconds / self.size, self.last)
+        """Seconds of work for a size of one, on average."""
+        return self.seconds / self.size
 
 
 @dataclass
@@ -44,6 +45,10 @@ class Deadline:
         Time of the clock, in seconds.
     clock : Clock
         Asked for the time.
+    work : Clock
+        Asked for the time that the processor worked.
+    began : (float, float)
+        Both times when the run began.
     paces : dict of str to Pace
         What phases took so far.
     reserved : list of Phase
@@ -52,13 +57,15 @@ class Deadline:
 
     end: float = float("inf")
     clock: Clock = time.monotonic
+    work: Clock = time.process_time
+    began: tuple[float, float] = (0.0, 0.0)
     paces: dict[str, Pace] = field(default_factory=dict)
     reserved: list[Phase] = field(default_factory=list)
 
     @classmethod
-    def after(cls, seconds: float, clock: Clock = time.monotonic) -> Deadline:
+    def after(cls, seconds: float, clock: Clock = time.monotonic, work: Clock = time.process_time) -> Deadline:
         """Return the deadline that is some seconds from now."""
-        return cls(clock() + seconds, clock)
+        return cls(clock() + seconds, clock, work, (clock(), work()))
 
     @property
     def left(self) -> float:
@@ -72,7 +79,14 @@ class Deadline:
 
     def expected(self, *phases: Phase) -> float:
         """Return the seconds that phases will take together; those never seen so far are expected to take none."""
-        return sum(size * self.paces[name].each for name, size in phases if name in self.paces)
+        work = sum(size * self.paces[name].each for name, size in phases if name in self.paces)
+        return work * self.slowdown if work else 0.0
+
+    @property
+    def slowdown(self) -> float:
+        """Seconds that pass for a second of work, so far; at least one."""
+        passed, worked = self.clock() - self.began[0], self.work() - self.began[1]
+        return max(1.0, passed / worked) if worked > 0 and self.began != (0.0, 0.0) else 1.0
 
     def allows(self, *phases: Phase) -> bool:
         """Whether phases that start now are expected to end in time."""
@@ -89,10 +103,10 @@ class Deadline:
         size : float
             How large it is: twice the size is expected to take twice as long.
         """
-        began = self.clock()
+        began = self.work()
         yield
-        pace, seconds = self.paces.setdefault(name, Pace()), self.clock() - began
-        pace.seconds, pace.size, pace.last = pace.seconds + seconds, pace.size + size, seconds / size
+        pace = self.paces.setdefault(name, Pace())
+        pace.seconds, pace.size = pace.seconds + self.work() - began, pace.size + size
 
     def reserve(self, *phases: Phase) -> None:
         """Keep time for phases that must come last, instead of those before."""
