@@ -60,7 +60,8 @@ class Judge:
         evaluation : Evaluation
             Of it in the only group, if all are alike.
         """
-        if not self.needed and not self.deadline.allows(*evaluations(kinds, tags)):
+        needs = evaluations(kinds, tags)
+        if needs and not self.needed and not self.deadline.allows(*needs):
             return
         value, reason = job_value(kinds, tags, evaluation, self.deadline)
         if name and (name not in found.baselines or (value or 0.0) > (found.baselines[name][0] or 0.0)):

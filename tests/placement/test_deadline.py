@@ -10,10 +10,14 @@ import pytest
 
 import placement.solve as solve_module
 from placement.deadline import Deadline
+from placement.evaluate import evaluate
+from placement.judging import Judge
+from placement.outcome import Solved
 from placement.result import PlacementResult
 from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.shapes import Shape, SolveOptions
 from problem.cluster import Cluster
+from tests.instances import two_layers
 from tests.placement.test_search import _model, nodes
 
 
@@ -117,3 +121,16 @@ def test_more_shapes_than_there_is_time_to_bound_still_give_a_bound() -> None:
     assert sum(name == "bounding" for name, _ in deadline.started) < 20
     best = _solved(Deadline())
     assert best.objective <= best.bound <= found.bound < float("inf")
+
+
+def test_bug_what_was_evaluated_in_time_was_dropped_at_the_end() -> None:
+    """A proposal whose value is known costs nothing more: it counts although the end has passed meanwhile."""
+    clock = Hand()
+    group = two_layers()
+    judge = Judge(group.batch, None, 0.0, Deadline(clock() - 1.0, clock, clock))
+    judge.needed = False
+    machines = Shape(2, (group.nodes,), (), (), 2)
+    found = Solved(machines, (), (group,), 0.0)
+    tags = dict.fromkeys((op.name for op in group.model.graph), "dp")
+    judge.offer(found, [(group, 1)], "", tags, evaluate(group, tags))  # type: ignore[arg-type]
+    assert found.tags == tags
