@@ -1,18 +1,20 @@
 """What compression gains on the wall when NICs are slow: runs with throttled transports beside the simulator's prediction.
 
-Usage: ``python -m experiments.bench_throttle [--backend processes|mpi] [--rate 40Mb/s] [--rounds 3]``.
+Usage: ``python -m experiments.bench_throttle [--backend processes|mpi] [--rate 40Mb/s] [--rounds 7]``.
 
 Two plans, one bound by the all-reduce of its dense gradients and one by its embeddings, each without codecs and with some.
 NICs are emulated by token buckets (``executor.throttle``), everything else is real: the wall clock, so other work on the
-machine shows. Runs of a plan take turns; the median of the rounds counts. The simulator is given costs that were measured
-here, before the runs, and the same NICs.
+machine shows. What counts is the ratio to the run without codecs of the same round, a minute or two apart: the median of
+the rounds, with the lowest and the highest beside it. In each round the runs of a plan take turns, each time beginning
+with the next, so that none always comes first. The simulator is given costs that were measured here, before the runs, and
+the same NICs.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -49,26 +51,57 @@ SPARSE_CASES: Cases = (
 
 @dataclass(frozen=True)
 class ThrottleRow:
-    """A plan with codecs: samples per second measured and predicted, both also over those without codecs."""
+    """A plan with codecs, measured and predicted.
+
+    Parameters
+    ----------
+    plan, codecs : str
+        Which.
+    measured, predicted : float
+        Samples per second; measured: the median of the rounds.
+    speedup : tuple of float
+        Over the run without codecs of the same round: lowest, median and highest of the rounds.
+    predicted_speedup : float
+        Likewise, as simulated.
+    """
 
     plan: str
     codecs: str
     measured: float
     predicted: float
-    speedup: float
+    speedup: tuple[float, float, float]
     predicted_speedup: float
 
+    @property
+    def told(self) -> bool:
+        """Whether all rounds agree that the codec gains, or that it loses."""
+        low, _, high = self.speedup
+        return low > 1 or high < 1
 
-def throttle_rows(bytes_per_second: float, backend: str = "processes", rounds: int = 3) -> Iterator[ThrottleRow]:
+
+def throttle_rows(bytes_per_second: float, backend: str = "processes", rounds: int = 7) -> Iterator[ThrottleRow]:
     """Run both plans with all their codecs."""
     for name, plan, cases in (("dense gradients", _dense(), DENSE_CASES), ("embeddings", _sparse(), SPARSE_CASES)):
         costs = profile_costs(measure_at(plan.model, plan.batch), plan.model, plan.batch, this_node())
         slow = [replace(with_nics(plan, bytes_per_second), codecs=codecs) for _, codecs in cases]
-        rates = [[_measured(one, backend) for one in slow] for _ in range(rounds)]
-        measured = [median(column) for column in zip(*rates, strict=True)]
+        rates = [_round(slow, backend, first) for first in range(rounds)]
         predicted = [_predicted(one, costs) for one in slow]
-        for (label, _), found, expected in zip(cases, measured, predicted, strict=True):
-            yield ThrottleRow(name, label, found, expected, found / measured[0], expected / predicted[0])
+        for index, (label, _) in enumerate(cases):
+            measured, expected = median(of_round[index] for of_round in rates), predicted[index]
+            yield ThrottleRow(name, label, measured, expected, speedup(rates, index), expected / predicted[0])
+
+
+def _round(plans: Sequence[Plan], backend: str, first: int) -> list[float]:
+    """Run each plan once, beginning with number ``first``; return their rates in the order of the plans."""
+    order = [(first + place) % len(plans) for place in range(len(plans))]
+    found = {index: _measured(plans[index], backend) for index in order}
+    return [found[index] for index in range(len(plans))]
+
+
+def speedup(rates: Sequence[Sequence[float]], index: int) -> tuple[float, float, float]:
+    """Return lowest, median and highest ratio of a case to the first of the same round; ``rates`` by round, then case."""
+    ratios = [of_round[index] / of_round[0] for of_round in rates]
+    return min(ratios), median(ratios), max(ratios)
 
 
 def _measured(plan: Plan, backend: str) -> float:
@@ -134,12 +167,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--backend", choices=BACKENDS, default="processes")
     parser.add_argument("--rate", default="40Mb/s")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     chosen = parser.parse_args()
-    print(f"{'plan':16} {'codecs':18} {'measured/s':>10} {'predicted/s':>11} {'speed-up':>8} {'predicted':>9}")
+    heads = f"{'measured/s':>10} {'predicted/s':>11} {'speed-up (lowest to highest)':>28} {'predicted':>9}"
+    print(f"{'plan':16} {'codecs':18} {heads}")
     for row in throttle_rows(parse_rate(chosen.rate), chosen.backend, chosen.rounds):
+        low, middle, high = row.speedup
+        told = f"{middle:.2f} ({low:.2f} to {high:.2f})" + (" " if row.told or row.codecs == "none" else "?")
         rates = f"{row.measured:10,.0f} {row.predicted:11,.0f}"
-        print(f"{row.plan:16} {row.codecs:18} {rates} {row.speedup:8.2f} {row.predicted_speedup:9.2f}", flush=True)
+        print(f"{row.plan:16} {row.codecs:18} {rates} {told:>28} {row.predicted_speedup:9.2f}", flush=True)
+    print("?: the rounds do not agree whether it is faster or slower")
 
 
 if __name__ == "__main__":
