@@ -11,6 +11,7 @@ its 1e-8 is larger than many gradients. Levels and places between them are compu
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ _HEADER = int(ROW_HEADER.value)
 _FRACTION = 16
 #: Elements that are worked on together: 512 KiB of float64.
 _BLOCK = 65536
+#: Elements that are brought to half precision together: 64 KiB.
+_HALF_BLOCK = 16384
 
 
 def encode_dense(codec: Codec, values: Floats, draw: np.random.Generator) -> Bytes:
@@ -52,8 +55,7 @@ def encode_dense(codec: Codec, values: Floats, draw: np.random.Generator) -> Byt
     if codec in ROWWISE_BITS:
         return _quantise(values, ROWWISE_BITS[codec], draw)
     if codec in HALF:
-        with np.errstate(over="ignore"):
-            half = values.astype(np.float16) if codec is Codec.FP16 else to_bf16(values)
+        half = to_fp16(values) if codec is Codec.FP16 else to_bf16(values)
         return half.reshape(-1).view(np.uint8)
     return values.reshape(-1).view(np.uint8).copy()
 
@@ -63,11 +65,42 @@ def decode_dense(codec: Codec, wire: Bytes, out: Floats) -> None:
     if codec in ROWWISE_BITS:
         _dequantise(wire.reshape(len(out), -1), ROWWISE_BITS[codec], out)
     elif codec is Codec.FP16:
-        out[...] = wire.view(np.float16).reshape(out.shape)
+        np.take(_fp16_values(), wire.view(np.uint16).reshape(out.shape), out=out, mode="clip")
     elif codec is Codec.BF16:
         from_bf16(wire.view(np.uint16).reshape(out.shape), out)
     else:
         out[...] = wire.view(np.float32).reshape(out.shape)
+
+
+def to_fp16(values: Floats) -> npt.NDArray[np.uint16]:
+    """Return the bits of float32 numbers, none of them NaN, in half precision: rounded to nearest, ties to even.
+
+    The same as NumPy's conversion, which takes 25 times as long for numbers below 2^-14 (most gradients), because it
+    raises an underflow for each. Normal numbers are rounded in integers; those below are added to 1/2, whose last bit is
+    2^-24, the smallest step of half precision (F. Giesen, float_to_half_fast3_rtne).
+    """
+    flat, out = values.reshape(-1), np.empty(values.size, np.uint16)
+    for begin in range(0, flat.size, _HALF_BLOCK):
+        bits = flat[begin : begin + _HALF_BLOCK].view(np.uint32)
+        magnitude = bits & np.uint32(0x7FFFFFFF)
+        found = magnitude >> np.uint32(13)
+        found &= np.uint32(1)
+        found += magnitude
+        found += np.uint32(0xC8000FFF)  # exponent - 112, and just less than half of what is cut off
+        found >>= np.uint32(13)
+        small = (magnitude.view(np.float32) + np.float32(0.5)).view(np.uint32)
+        small -= np.uint32(0x3F000000)
+        np.copyto(found, small, where=magnitude < np.uint32(0x38800000))  # 2^-14
+        found[magnitude >= np.uint32(0x47800000)] = 0x7C00  # 65,536: infinity
+        found |= (bits >> np.uint32(16)) & np.uint32(0x8000)
+        out[begin : begin + _HALF_BLOCK] = found
+    return out.reshape(values.shape)
+
+
+@cache
+def _fp16_values() -> Floats:
+    """Every number of half precision by its bits: looking one up takes no longer for small ones."""
+    return np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
 def to_bf16(values: Floats) -> npt.NDArray[np.uint16]:

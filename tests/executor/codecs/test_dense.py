@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cost_models.codecs import ROWWISE_BITS, Codec, Message
 from executor.arrays import generator
-from executor.codecs.dense import decode_dense, encode_dense, from_bf16, to_bf16
+from executor.codecs.dense import decode_dense, encode_dense, from_bf16, to_bf16, to_fp16
 from executor.errors import NotFinite
 
 DENSE = [Codec.FP32, Codec.FP16, Codec.BF16, *ROWWISE_BITS]
@@ -123,6 +123,24 @@ def test_fp16_is_numpys_and_overflows_to_infinity() -> None:
     values = np.array([[0.1, -2.5, 1e5, 6e-8]], np.float32)
     np.testing.assert_array_equal(there_and_back(Codec.FP16, values)[0, :2], values[0, :2].astype(np.float16))
     assert np.isinf(there_and_back(Codec.FP16, values)[0, 2])
+
+
+def test_fp16_rounds_as_numpy_does_at_every_number() -> None:
+    """All finite numbers of half precision, the middles between neighbours (ties to even), what lies just beside them,
+    numbers at random, and the last that are rounded down to the largest: the same bits."""
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    finite = halves[np.isfinite(halves)]
+    middles = ((finite[:-1].astype(np.float64) + finite[1:]) / 2).astype(np.float32)
+    beside = [np.nextafter(middles, np.float32(end)) for end in (-np.inf, np.inf)]
+    drawn = np.random.default_rng(1).integers(0, 2**32, 100_000, dtype=np.uint32).view(np.float32)
+    last = np.array([65519.996, 65520.0, 65536.0, -65520.0, 3e38], np.float32)
+    for values in (finite, middles, *beside, drawn[np.isfinite(drawn)], last):
+        with np.errstate(over="ignore", under="ignore"):
+            expected = values.astype(np.float16)
+        np.testing.assert_array_equal(to_fp16(values), expected.view(np.uint16))
+        back = np.empty_like(values[None])
+        decode_dense(Codec.FP16, to_fp16(values).view(np.uint8), back)
+        np.testing.assert_array_equal(back[0], expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("codec", DENSE)
