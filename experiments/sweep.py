@@ -160,6 +160,7 @@ def _options(scenario: dict[str, Any], do: Do) -> SolveOptions:
         seed=scenario["seed"],
         time_limit_seconds=do.time_limit,
         gap=do.gap,
+        curve=False,  # rows do not show it
     )
 
 

@@ -16,9 +16,10 @@ from placement.deadline import Deadline
 from placement.evaluate import Evaluation, evaluate_timed, evaluation_of
 from placement.group import GroupProblem
 from placement.guard import MOST_SPARSE, is_sparse
+from placement.limits import Limits
 from placement.nets import Contracted
 from placement.plan import DP, Tag
-from placement.solve import GroupSolution, Limits, solve_group
+from placement.solve import GroupSolution, solve_group
 
 #: Relative difference below which two steps count as equal.
 SAME = 1e-9

@@ -15,12 +15,12 @@ from placement.diagnose import no_fit
 from placement.errors import NothingFound, PlacementError
 from placement.evaluate import Evaluation, evaluate_timed, evaluation_of
 from placement.group import GroupProblem, server_links
+from placement.limits import PRECISION
 from placement.nets import Contracted
 from placement.plan import Plan, Shard, Tag
 from placement.result import BaselineValue, CurvePoint, PointStatus
 from placement.shapes import THREADS_PER_CORE, Shape, SolveOptions, sync_of
 from placement.shares import split_features
-from placement.solve import PRECISION
 from problem.errors import BadInput
 from problem.model import Model
 
@@ -83,6 +83,11 @@ class Outcome:
         """Samples per second that no plan exceeds."""
         rates = (rate for _, rate in (*self.waiting, *self.unlike))
         return max([self.best, *rates, *(solved.bound for solved in self.solved)])
+
+    @property
+    def open(self) -> float:
+        """What may still be gained, relative to the bound."""
+        return (self.bound - self.best) / self.bound if 0 < self.bound < float("inf") else 0.0
 
     @property
     def curve(self) -> tuple[CurvePoint, ...]:

@@ -27,6 +27,7 @@ from placement.group import GroupProblem
 from placement.guard import allowed_codecs, offers_of
 from placement.input_order import ordered_cluster, ordered_model, ordered_plan
 from placement.judging import Judge
+from placement.limits import PRECISION, Limits, limits_of
 from placement.nets import Contracted
 from placement.outcome import Kinds, Outcome, Solved, assumptions, coded, distinct, no_plan, plan_of, problems_of
 from placement.plan import DP, Shard
@@ -34,7 +35,7 @@ from placement.replan import Previous
 from placement.result import PlacementResult
 from placement.shapes import Shape, Shapes, SolveOptions, default_threads, usable
 from placement.sharding import ShardingOptions, shard_tables, sharding_of
-from placement.solve import PRECISION, GroupSolution, limits_of, proves, solve_group
+from placement.solve import GroupSolution, proves, solve_group
 from placement.waiting import Waiting
 from placement.wires import Wires
 from problem.cluster import Cluster
@@ -268,8 +269,6 @@ class _Search:
         """What solving a shape takes at least."""
         return sharding_of(self.model, shape.servers), ("evaluation", len(self.model.graph))
 
-    # ---- one shape
-
     def _try(self, shape: Shape, effort: int = 1) -> bool:
         """Solve a shape and remember the outcome; return whether there was time to."""
         try:
@@ -296,7 +295,7 @@ class _Search:
         """Solve one of the unlike groups of a shape; return what no placement exceeds if all were like it."""
         data, shape = Contracted(problem), found.shape
         start = self.previous.tags_for(data) if self.previous else None
-        limits = limits_of(self.options, self.deadline, found.effort)
+        limits = self._limits(shape, found.effort)
         solution = solve_coded(data, self.offers, limits, 0.0 if shape.mixed else shape.bound_seconds, start)
         if self.previous and solution.tags:
             solution.tags = self.previous.like(data, solution.tags)
@@ -305,6 +304,11 @@ class _Search:
         if start is not None and self.deadline.allows(evaluation_of(problem, start)):
             self.judge.offer(found, kinds, "", start, evaluate_timed(problem, start, self.deadline))
         return self._rate(shape, found.shards, solution)
+
+    def _limits(self, shape: Shape, effort: int = 1) -> Limits:
+        """Return when to stop with the groups of a shape."""
+        best = 0.0 if self.best is None or self.previous or shape.mixed else self.best.value
+        return limits_of(self.options, self.deadline, effort, len(shape.groups) * shape.ranks * self.batch, best)
 
     def _keep(self, found: Solved) -> None:
         """Remember a solved shape, and its plan if that is the best."""
@@ -368,27 +372,23 @@ class _Search:
         if self.large or shares_machine(shape) or self.interrupted or self.deadline.passed:
             return shape.bound_seconds
         relaxed = self.bounds.relaxed(shape, self.bounds.least_cuts(shape))
-        solution = solve_group(Contracted(relaxed), limits_of(self.options, self.deadline), shape.bound_seconds)
+        solution = solve_group(Contracted(relaxed), self._limits(shape), shape.bound_seconds)
         self.bounds.learn(shape, solution.bound_seconds)
         self.interrupted = solution.interrupted
         return max(shape.bound_seconds, solution.bound_seconds)
 
-    # ---- outcome
-
     def _result(self, best: Solved) -> PlacementResult:
-        gap = max(self.options.gap, PRECISION)
-        outcome = Outcome(self.solved, self.waiting.rates(), best.value, gap, self.waiting.unlike)
-        bound = outcome.bound
-        open_ = (bound - best.value) / bound if 0 < bound < float("inf") else 0.0
+        enough = max(self.options.gap, PRECISION)
+        outcome = Outcome(self.solved, self.waiting.rates(), best.value, enough, self.waiting.unlike)
         with self.deadline.phase("answer"):
             evaluation = evaluate(replace(best.problems[0], codecs=best.codecs), best.tags or {})
         return PlacementResult(
-            status="optimal" if open_ <= gap else "feasible",
+            status="optimal" if outcome.open <= enough else "feasible",
             plan=checked(plan_of(best, self.model, self.batch, self.hogwild, self.options), self.options, self.rules),
             costs=self.costs,
             objective=best.value,
-            bound=bound,
-            gap=open_,
+            bound=outcome.bound,
+            gap=outcome.open,
             solve_seconds=self.deadline.clock() - self.began,
             bottleneck=evaluation.bottleneck,
             curve=outcome.curve,

@@ -66,6 +66,9 @@ class SolveOptions:
         Wall time of the whole search.
     gap : float
         Relative gap of the whole search that is good enough.
+    curve : bool
+        Whether group sizes that lose are solved as well as the one that wins. False: only as far as it takes to see that
+        they gain at most half the gap on the best plan; so the curve over group sizes says less.
     seed : int
         Of the solver and of the plan.
     synchronous : bool
@@ -100,6 +103,7 @@ class SolveOptions:
     sync_gap: int = 8
     time_limit_seconds: float = 60.0
     gap: float = 0.005
+    curve: bool = True
     seed: int = 0
     synchronous: bool = False
     warm_start: Plan | None = None

@@ -21,9 +21,9 @@ from placement.deadline import Deadline, Phase
 from placement.descent import descend
 from placement.evaluate import Evaluation, evaluate_timed, evaluation_of
 from placement.formulation import Formulation
+from placement.limits import DEFAULT_LIMITS, PRECISION, Limits
 from placement.nets import Contracted
 from placement.plan import DP, Tag
-from placement.shapes import SolveOptions
 
 #: Open items above which a group is solved by local search, and how many clusters its baselines place.
 MOST_ITEMS, CLUSTERS = 200, 60
@@ -33,61 +33,6 @@ POLISH_SECONDS = 5.0
 LAST_CALL = 1.0
 #: Seconds between two requests to stop.
 TICK = 0.05
-#: Relative difference below which a placement counts as optimal: the rounding of the integer program.
-PRECISION = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When to stop.
-
-    Parameters
-    ----------
-    gap : float
-        Relative gap that is good enough.
-    deadline : Deadline
-        Of the wall clock.
-    deterministic_seconds : float
-        Solver work, in OR-tools' deterministic seconds, over all rounds.
-    rounds : int
-        Proposals that may turn out worse than promised.
-    descents : int
-        Local searches, where there are too many items for the integer program.
-    seed : int
-        Of the solver.
-    """
-
-    gap: float = 0.0
-    deadline: Deadline = field(default_factory=Deadline)
-    deterministic_seconds: float = 20.0
-    rounds: int = 200
-    descents: int = 2
-    seed: int = 0
-
-
-DEFAULT_LIMITS = Limits()
-
-
-def limits_of(options: SolveOptions, deadline: Deadline, effort: int = 1) -> Limits:
-    """Return the limits of one group in a search.
-
-    Parameters
-    ----------
-    options : SolveOptions
-        Of the search.
-    deadline : Deadline
-        Of the search.
-    effort : int
-        How often the usual work may be done.
-    """
-    return Limits(
-        gap=options.gap / 2,
-        deadline=deadline,
-        deterministic_seconds=5.0 * effort,
-        rounds=20 * effort,
-        descents=effort,
-        seed=options.seed,
-    )
 
 
 @dataclass
@@ -135,6 +80,10 @@ class GroupSolution:
     def server_binds(self) -> bool:
         """Whether an embedding server is the busiest machine, of the best placement or of the bound's."""
         return any(one is not None and one.busiest.role == "server" for one in (self.evaluation, self.relaxed))
+
+    def ends(self, limits: Limits) -> bool:
+        """Whether the best placement is proven to be good enough, or that none is wanted."""
+        return self.within(limits.gap) or self.bound_seconds >= limits.enough_seconds
 
     def within(self, gap: float) -> bool:
         """Whether the best placement is proven to be within a relative gap of the optimum."""
@@ -234,7 +183,7 @@ def _search(found: GroupSolution, contracted: Contracted, limits: Limits) -> Non
     _polish(found, contracted, limits)
     if found.evaluation is None and not _first_fit(found, contracted, limits):
         return
-    if found.seconds > 0 and not found.within(limits.gap) and limits.deadline.allows(_formulating(contracted)):
+    if found.seconds > 0 and not found.ends(limits) and limits.deadline.allows(_formulating(contracted)):
         _prove(found, contracted, limits)
 
 
@@ -362,13 +311,13 @@ def _first_fit(found: GroupSolution, contracted: Contracted, limits: Limits) -> 
 def _prove(found: GroupSolution, contracted: Contracted, limits: Limits) -> None:
     """Ask the solver for better placements until its bound meets the best one or the limits end."""
     with limits.deadline.phase(*_formulating(contracted)):
-        form, spent = Formulation(contracted, found.seconds), 0.0
+        form, spent = Formulation(contracted, min(found.seconds, limits.enough_seconds)), 0.0
     for _ in range(limits.rounds):
         form.hint(found.tags or {})
         solver = _solver(limits, spent)
         status, found.interrupted = _run(solver, form.model, limits.deadline)
         spent += solver.response_proto.deterministic_time
-        if not _learn(found, contracted, form, solver, status, limits) or found.within(limits.gap):
+        if not _learn(found, contracted, form, solver, status, limits) or found.ends(limits):
             return
         if found.interrupted:
             return

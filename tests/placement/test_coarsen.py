@@ -10,11 +10,12 @@ from placement.coarsen import SHARE, coarse
 from placement.evaluate import evaluate
 from placement.explain import problem_of
 from placement.group import GroupProblem
+from placement.limits import Limits
 from placement.nets import Contracted
 from placement.plan import DP
 from placement.search import solve
 from placement.shapes import SolveOptions
-from placement.solve import Limits, solve_group
+from placement.solve import solve_group
 from problem.cluster import Cluster
 from problem.graph import Kind
 from problem.model import Model

@@ -17,12 +17,13 @@ from placement.compression import choose, solve_coded
 from placement.evaluate import evaluate
 from placement.group import GroupProblem, server_links
 from placement.guard import MOST_SPARSE, QUALITY_LOSS, Guard, is_sparse
+from placement.limits import Limits
 from placement.nets import Contracted
 from placement.plan import DP, Shard, Sync, Tag
 from placement.planfile import load_plan, save_plan
 from placement.search import solve
 from placement.shapes import SolveOptions
-from placement.solve import Limits, solve_group
+from placement.solve import solve_group
 from problem.cluster import Cluster
 from problem.errors import BadInput
 from problem.expand import expand_model

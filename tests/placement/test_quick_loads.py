@@ -14,10 +14,11 @@ from placement.deadline import Deadline
 from placement.descent import Descent, descend
 from placement.evaluate import evaluate
 from placement.group import GroupProblem
+from placement.limits import Limits
 from placement.nets import Contracted
 from placement.plan import DP
 from placement.quick_loads import EVERYWHERE, QuickLoads, places_of
-from placement.solve import Limits, proves, solve_group
+from placement.solve import proves, solve_group
 from tests.instances import nodes, random_group
 
 GIB = 2**30

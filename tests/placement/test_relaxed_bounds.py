@@ -13,11 +13,12 @@ from placement.bounds import Bounds
 from placement.candidates import tags_of
 from placement.evaluate import evaluate
 from placement.group import GroupProblem, server_links
+from placement.limits import Limits
 from placement.nets import Contracted
 from placement.plan import DP, Shard, Tag
 from placement.shapes import Shape
 from placement.shares import split_features
-from placement.solve import Limits, solve_group
+from placement.solve import solve_group
 from problem.model import Model
 from tests.instances import nodes
 from tests.placement.test_search import _model

@@ -12,9 +12,10 @@ from placement.deadline import Deadline
 from placement.evaluate import evaluate
 from placement.formulation import Formulation
 from placement.group import GroupProblem
+from placement.limits import Limits
 from placement.nets import Contracted
 from placement.plan import DP
-from placement.solve import GroupSolution, Limits, solve_group
+from placement.solve import GroupSolution, solve_group
 from problem.graph import Graph, Kind, Operator
 from problem.model import Model
 from tests.instances import exhaustive, linear, node, nodes, op_cost, random_group, two_layers
@@ -35,6 +36,21 @@ def test_exhaustive_search_equals_the_integer_program(decade: int) -> None:
             assert found.seconds == pytest.approx(best, rel=SAME), f"seed {seed}"
             assert found.bound_seconds <= best * (1 + 1e-9), f"seed {seed}: the bound is not one"
             assert found.within(10 * SAME), f"seed {seed}: not proven"
+
+
+@pytest.mark.parametrize("share", [0.7, 0.999, 1.001])
+def test_a_search_ends_where_nothing_is_wanted_any_more(share: float) -> None:
+    """Told what step is of no use, it proves that much or the optimum; the bound holds, a better placement is found."""
+    for seed in range(8):
+        best, _ = exhaustive(problem := random_group(seed))
+        if best == float("inf"):
+            continue
+        wanted = share * best
+        found = solve_group(Contracted(problem), Limits(enough_seconds=wanted))
+        assert found.bound_seconds <= best * (1 + 1e-9), f"seed {seed}: the bound is not one"
+        assert found.bound_seconds >= min(wanted, best) * (1 - 10 * SAME), f"seed {seed}: ended too early"
+        assert found.seconds >= best * (1 - SAME)
+        assert share <= 1 or found.seconds <= wanted
 
 
 def test_random_groups_cover_what_they_must() -> None:
