@@ -1,9 +1,12 @@
-"""What happens to a run when a worker dies, stops, starves or raises: ``python -m experiments.bench_faults``.
+"""What happens to a run when a worker dies, stops, starves, raises, diverges or cannot save: a table of counts.
+
+Usage: ``python -m experiments.bench_faults [--backend mpi]``.
 
 A small plan with workers of all five kinds (ranks, model-parallel copies, embedding servers, sync server, shadows) runs on
 the paced clock, which takes seconds and next to no work; a worker drawn at random suffers at a random moment. Counted: runs
-that ended, that named the right worker, processes and open files left behind (shared memory has no names and
-goes with the last process); and the seconds from the fault to the end of the run.
+that ended, that named the right worker, processes, open files and names in shared memory left behind; and the seconds from
+the fault to the end of the run. A loss that is not finite is a rank's; a disk is full from its moment on, and the next
+checkpoint, one every twenty steps, fails. ``--backend mpi`` does the same under ``mpiexec``.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ import os
 import random
 import resource
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,9 +28,10 @@ from statistics import median
 import numpy as np
 
 from executor.clock import ClockKind
-from executor.errors import WorkerFailed
+from executor.errors import CheckpointFailed, WorkerFailed
 from executor.run import RunOptions, run
 from executor.state import JobState
+from experiments.launch import BACKENDS, launch
 from placement.plan import DP, Plan, Shard, Sync, Tag
 from problem.cluster import Cluster
 from problem.cluster_io import load_cluster
@@ -36,7 +41,11 @@ from problem.readers import model_from_spec
 from programs.transform import transform
 from programs.workers import Worker, workers
 
-KINDS = ("killed", "stopped", "out of memory", "raises")
+KINDS = ("killed", "stopped", "out of memory", "raises", "loss not finite", "full disk")
+SIGNALS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
+FULL_DISK_BYTES = 100
+SAVED_EVERY = 20
+LEADER = "g0/n0/t0"
 LATEST_SECONDS = 0.6
 """The latest moment of a fault, after the first sign of life."""
 
@@ -52,11 +61,12 @@ class Try:
 
 @dataclass
 class Fault:
-    """Sends a signal to a worker at a moment; told of progress by the run."""
+    """Sends a signal to a worker at a moment, or does something else; told of progress by the run."""
 
     victim: str
     number: signal.Signals
     after_seconds: float
+    strike: Callable[[], None] | None = None
     at: float = 0.0
     pids: set[int] = field(default_factory=set)
     began: float = 0.0
@@ -68,7 +78,12 @@ class Fault:
         self.began = self.began or now
         children = {child.name: child.pid for child in multiprocessing.active_children() if child.pid is not None}
         self.pids.update(children.values())
-        if not self.at and now >= self.began + self.after_seconds and self.victim in children:
+        if self.at or now < self.began + self.after_seconds:
+            return
+        if self.strike is not None:
+            self.at = now
+            self.strike()
+        elif self.victim in children:
             self.at = now
             os.kill(children[self.victim], self.number)
 
@@ -100,34 +115,55 @@ def job() -> Plan:
     )
 
 
-def suffer(kind: str, draw: random.Random) -> Try:
+def suffer(kind: str, draw: random.Random, backend: str = "processes") -> Try:
     """Run the job with one fault of a kind."""
     plan = job()
-    staff = workers(transform(plan))
-    numbers = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
-    fault = Fault(draw.choice(staff).name, numbers.get(kind, signal.SIGALRM), draw.uniform(0.0, LATEST_SECONDS))
-    durations = {worker.name: [1e-3] * len(worker.program) for worker in staff}
-    options = RunOptions(
-        steps=400,
-        clock=ClockKind.PACED,
-        durations=durations,
-        watch=fault,
-        on_start=partial(_prepare, fault.victim, kind),
-    )
-    before = _open_files()
+    staff = [worker for worker in workers(transform(plan)) if kind != "loss not finite" or worker.role == "rank"]
+    victim, after = draw.choice(staff).name, draw.uniform(0.0, LATEST_SECONDS)
+    durations = {worker.name: [1e-3] * len(worker.program) for worker in workers(transform(plan))}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        saved = {"checkpoint": folder / "saved", "checkpoint_every": SAVED_EVERY} if kind == "full disk" else {}
+        options = RunOptions(steps=400, clock=ClockKind.PACED, durations=durations, **saved)  # type: ignore[arg-type]
+        if backend == "mpi":
+            return _among_ranks(plan, options, Strikes(victim, kind, after, folder))
+        return _among_processes(plan, options, Fault(victim, SIGNALS.get(kind, signal.SIGALRM), after), kind)
+
+
+def _among_processes(plan: Plan, options: RunOptions, fault: Fault, kind: str) -> Try:
+    before, limit = _open_files(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    if kind == "full disk":
+        fault.victim, fault.strike = "", _fill_disk
     try:
-        run(plan, options)
-    except WorkerFailed as failure:
+        run(plan, replace(options, watch=fault, on_start=partial(_prepare, fault.victim, kind)))
+    except (WorkerFailed, CheckpointFailed) as failure:
         seconds = time.monotonic() - fault.at
-        return Try(failure.worker == fault.victim, _left(fault.pids, before), seconds)
+        named = getattr(failure, "worker", "") == fault.victim
+        return Try(named, _left(fault.pids, before), seconds)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     return Try(False, _left(fault.pids, before), float("inf"))
 
 
 def _prepare(victim: str, kind: str, worker: Worker, state: JobState) -> None:
     """Let the victim do what the kind says when it gets SIGALRM."""
-    del state
     if worker.name == victim:
-        signal.signal(signal.SIGALRM, lambda *_: _starve() if kind == "out of memory" else _raise())
+        signal.signal(signal.SIGALRM, lambda *_: _act(kind, worker, state))
+
+
+def _act(kind: str, worker: Worker, state: JobState) -> None:
+    if kind in SIGNALS:
+        os.kill(os.getpid(), SIGNALS[kind])
+    elif kind == "out of memory":
+        _starve()
+    elif kind == "full disk":
+        _fill_disk()
+    elif kind == "loss not finite":
+        held = state.dense[worker.group, worker.rank]
+        for name in held.operators:
+            held.flat(name).fill(np.nan)
+    else:
+        raise RuntimeError("a fault on purpose")
 
 
 def _starve() -> None:
@@ -136,8 +172,64 @@ def _starve() -> None:
     np.ones(1 << 23)
 
 
-def _raise() -> None:
-    raise RuntimeError("a fault on purpose")
+def _fill_disk() -> None:
+    """Let no file of this process grow, as on a disk that is full."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_DISK_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+@dataclass(frozen=True)
+class Strikes:
+    """A fault under MPI, where the victim strikes itself: called in every rank before its first step.
+
+    Parameters
+    ----------
+    victim, kind : str
+        Who suffers what; a full disk is that of rank 0, which saves.
+    after_seconds : float
+        From the victim's start to its fault.
+    folder : Path
+        Where ranks leave their process ids, and the victim the moment.
+    """
+
+    victim: str
+    kind: str
+    after_seconds: float
+    folder: Path
+
+    @property
+    def moment(self) -> Path:
+        """File that is written at the moment of the fault."""
+        return self.folder / "moment"
+
+    def __call__(self, worker: Worker, state: JobState) -> None:
+        """Note the process; set the victim's alarm, once."""
+        (self.folder / f"{os.getpid()}.pid").touch()
+        if worker.name == (LEADER if self.kind == "full disk" else self.victim) and not self.moment.exists():
+            signal.signal(signal.SIGALRM, lambda *_: self._strike(worker, state))
+            signal.setitimer(signal.ITIMER_REAL, self.after_seconds)
+
+    def _strike(self, worker: Worker, state: JobState) -> None:
+        self.moment.touch()
+        _act(self.kind, worker, state)
+
+
+def _among_ranks(plan: Plan, options: RunOptions, strikes: Strikes) -> Try:
+    memory = Path("/dev/shm")
+    names = set(memory.iterdir())
+    with launch(strikes.folder, plan, replace(options, on_start=strikes), "mpi") as ranks:
+        said, ended = ranks.communicate()[1], time.time()
+    pids = [int(path.stem) for path in strikes.folder.glob("*.pid")]
+    _wait_for(lambda: not any(map(_runs, pids)) and set(memory.iterdir()) <= names)
+    left = sum(map(_runs, pids)) + len(set(memory.iterdir()) - names)
+    culprit = "the checkpoint of step" if strikes.kind == "full disk" else f"hiertrain: worker {strikes.victim}: "
+    named = ranks.returncode == WorkerFailed.exit_code and culprit in said and said.count("\n") == 1
+    return Try(named, left, ended - strikes.moment.stat().st_mtime if strikes.moment.exists() else float("inf"))
+
+
+def _wait_for(happened: Callable[[], bool], seconds: float = 1.0) -> None:
+    end = time.monotonic() + seconds
+    while not happened() and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def _open_files() -> int:
@@ -157,7 +249,9 @@ def _runs(pid: int) -> bool:
     return state not in {"Z", "X"}
 
 
-def table(tries: int, seed: int = 0, tell: Callable[[str], None] = lambda news: None) -> list[tuple[str, list[Try]]]:
+def table(
+    tries: int, seed: int = 0, tell: Callable[[str], None] = lambda news: None, backend: str = "processes"
+) -> list[tuple[str, list[Try]]]:
     """Return the tries of every kind.
 
     Parameters
@@ -168,11 +262,13 @@ def table(tries: int, seed: int = 0, tell: Callable[[str], None] = lambda news: 
         Of victims and moments.
     tell : callable
         Told what is going on.
+    backend : str
+        ``processes`` or ``mpi``.
     """
     draw, rows = random.Random(seed), []
     for kind in KINDS:
         tell(kind)
-        rows.append((kind, [suffer(kind, draw) for _ in range(tries)]))
+        rows.append((kind, [suffer(kind, draw, backend) for _ in range(tries)]))
     return rows
 
 
@@ -181,14 +277,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="faults of workers: ended, named, left behind")
     parser.add_argument("--tries", type=int, default=25, help="of each kind")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--backend", choices=BACKENDS, default="processes")
     options = parser.parse_args(arguments)
-    print(f"{'fault':<14} {'tries':>5} {'ended':>5} {'named':>5} {'left':>4} {'median s':>8} {'longest s':>9}")
-    for kind, tries in table(options.tries, options.seed, lambda news: None):
+    print(f"{'fault':<15} {'tries':>5} {'ended':>5} {'named':>5} {'left':>4} {'median s':>8} {'longest s':>9}")
+    for kind, tries in table(options.tries, options.seed, backend=options.backend):
         seconds = [one.seconds for one in tries]
         ended, named = sum(s < float("inf") for s in seconds), sum(one.named for one in tries)
         left = sum(one.left for one in tries)
         print(
-            f"{kind:<14} {len(tries):>5} {ended:>5} {named:>5} {left:>4} {median(seconds):>8.2f} {max(seconds):>9.2f}"
+            f"{kind:<15} {len(tries):>5} {ended:>5} {named:>5} {left:>4} {median(seconds):>8.2f} {max(seconds):>9.2f}"
         )
 
 

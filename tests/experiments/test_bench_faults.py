@@ -9,12 +9,25 @@ import time
 import pytest
 
 from experiments.bench_faults import KINDS, Fault, _left, _open_files, main, suffer, table
+from experiments.launch import mpiexec
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_of_each_kind_is_named(kind):
     """One run of each kind ends with the victim's name and nothing left."""
     found = suffer(kind, random.Random(3))
+    assert found.named
+    assert found.left == 0
+
+
+@pytest.mark.skipif(not mpiexec(), reason="needs mpiexec")
+@pytest.mark.timeout(60)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_of_each_kind_is_named_under_mpi(kind):
+    """The same among ranks: one line names the victim, mpiexec ends with exit code 4, and nothing is left."""
+    pytest.importorskip("mpi4py", reason="needs mpi4py")
+    found = suffer(kind, random.Random(3), "mpi")
     assert found.named
     assert found.left == 0
 
@@ -48,4 +61,4 @@ def test_the_table_has_a_row_for_each_kind(monkeypatch, capsys):
     monkeypatch.setattr("experiments.bench_faults.KINDS", ("killed",))
     assert [(kind, len(tries)) for kind, tries in table(1)] == [("killed", 1)]
     main(["--tries", "1"])
-    assert "killed             1     1     1    0" in capsys.readouterr().out
+    assert "killed              1     1     1    0" in capsys.readouterr().out
