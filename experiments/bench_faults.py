@@ -19,18 +19,16 @@ import resource
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 from executor.clock import ClockKind
 from executor.errors import CheckpointFailed, WorkerFailed
 from executor.run import RunOptions, run
-from executor.state import JobState
+from experiments.faults import SIGNALS, Strikes, fill_disk, prepare
 from experiments.launch import BACKENDS, launch
 from placement.plan import DP, Plan, Shard, Sync, Tag
 from problem.cluster import Cluster
@@ -39,13 +37,10 @@ from problem.graph import Kind
 from problem.model import Model
 from problem.readers import model_from_spec
 from programs.transform import transform
-from programs.workers import Worker, workers
+from programs.workers import workers
 
 KINDS = ("killed", "stopped", "out of memory", "raises", "loss not finite", "full disk")
-SIGNALS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
-FULL_DISK_BYTES = 100
 SAVED_EVERY = 20
-LEADER = "g0/n0/t0"
 LATEST_SECONDS = 0.6
 """The latest moment of a fault, after the first sign of life."""
 
@@ -133,100 +128,45 @@ def suffer(kind: str, draw: random.Random, backend: str = "processes") -> Try:
 def _among_processes(plan: Plan, options: RunOptions, fault: Fault, kind: str) -> Try:
     before, limit = _open_files(), resource.getrlimit(resource.RLIMIT_FSIZE)
     if kind == "full disk":
-        fault.victim, fault.strike = "", _fill_disk
+        fault.victim, fault.strike = "", fill_disk
     try:
-        run(plan, replace(options, watch=fault, on_start=partial(_prepare, fault.victim, kind)))
+        run(plan, replace(options, watch=fault, on_start=partial(prepare, fault.victim, kind)))
     except (WorkerFailed, CheckpointFailed) as failure:
         seconds = time.monotonic() - fault.at
-        named = getattr(failure, "worker", "") == fault.victim
+        named = getattr(failure, "worker", "") == fault.victim or (
+            kind == "loss not finite" and "loss is" in str(failure)
+        )
         return Try(named, _left(fault.pids, before), seconds)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     return Try(False, _left(fault.pids, before), float("inf"))
 
 
-def _prepare(victim: str, kind: str, worker: Worker, state: JobState) -> None:
-    """Let the victim do what the kind says when it gets SIGALRM."""
-    if worker.name == victim:
-        signal.signal(signal.SIGALRM, lambda *_: _act(kind, worker, state))
-
-
-def _act(kind: str, worker: Worker, state: JobState) -> None:
-    if kind in SIGNALS:
-        os.kill(os.getpid(), SIGNALS[kind])
-    elif kind == "out of memory":
-        _starve()
-    elif kind == "full disk":
-        _fill_disk()
-    elif kind == "loss not finite":
-        held = state.dense[worker.group, worker.rank]
-        for name in held.operators:
-            held.flat(name).fill(np.nan)
-    else:
-        raise RuntimeError("a fault on purpose")
-
-
-def _starve() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize(),) * 2)
-    np.ones(1 << 23)
-
-
-def _fill_disk() -> None:
-    """Let no file of this process grow, as on a disk that is full."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_DISK_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-
-@dataclass(frozen=True)
-class Strikes:
-    """A fault under MPI, where the victim strikes itself: called in every rank before its first step.
-
-    Parameters
-    ----------
-    victim, kind : str
-        Who suffers what; a full disk is that of rank 0, which saves.
-    after_seconds : float
-        From the victim's start to its fault.
-    folder : Path
-        Where ranks leave their process ids, and the victim the moment.
-    """
-
-    victim: str
-    kind: str
-    after_seconds: float
-    folder: Path
-
-    @property
-    def moment(self) -> Path:
-        """File that is written at the moment of the fault."""
-        return self.folder / "moment"
-
-    def __call__(self, worker: Worker, state: JobState) -> None:
-        """Note the process; set the victim's alarm, once."""
-        (self.folder / f"{os.getpid()}.pid").touch()
-        if worker.name == (LEADER if self.kind == "full disk" else self.victim) and not self.moment.exists():
-            signal.signal(signal.SIGALRM, lambda *_: self._strike(worker, state))
-            signal.setitimer(signal.ITIMER_REAL, self.after_seconds)
-
-    def _strike(self, worker: Worker, state: JobState) -> None:
-        self.moment.touch()
-        _act(self.kind, worker, state)
-
-
 def _among_ranks(plan: Plan, options: RunOptions, strikes: Strikes) -> Try:
-    memory = Path("/dev/shm")
-    names = set(memory.iterdir())
+    names = _mpich_names()
     with launch(strikes.folder, plan, replace(options, on_start=strikes), "mpi") as ranks:
         said, ended = ranks.communicate()[1], time.time()
     pids = [int(path.stem) for path in strikes.folder.glob("*.pid")]
-    _wait_for(lambda: not any(map(_runs, pids)) and set(memory.iterdir()) <= names)
-    left = sum(map(_runs, pids)) + len(set(memory.iterdir()) - names)
-    culprit = "the checkpoint of step" if strikes.kind == "full disk" else f"hiertrain: worker {strikes.victim}: "
-    named = ranks.returncode == WorkerFailed.exit_code and culprit in said and said.count("\n") == 1
+    _wait_for(lambda: not any(map(_runs, pids)) and _mpich_names() <= names)
+    left = sum(map(_runs, pids)) + len(_mpich_names() - names)
+    named = ranks.returncode == WorkerFailed.exit_code and _is_named(strikes, said)
     return Try(named, left, ended - strikes.moment.stat().st_mtime if strikes.moment.exists() else float("inf"))
 
 
-def _wait_for(happened: Callable[[], bool], seconds: float = 1.0) -> None:
+def _mpich_names() -> set[Path]:
+    """Names of MPICH's in shared memory; others use it, too."""
+    return set(Path("/dev/shm").glob("mpich*"))
+
+
+def _is_named(strikes: Strikes, said: str) -> bool:
+    """Whether one line names the fault. Of losses there may be two: exchanges carry what is not a number to other groups."""
+    if strikes.kind == "loss not finite":
+        return bool(said) and all("loss is" in line for line in said.splitlines())
+    sign = "the checkpoint of step" if strikes.kind == "full disk" else f"hiertrain: worker {strikes.victim}: "
+    return sign in said and said.count("\n") == 1
+
+
+def _wait_for(happened: Callable[[], bool], seconds: float = 5.0) -> None:
     end = time.monotonic() + seconds
     while not happened() and time.monotonic() < end:
         time.sleep(0.01)
@@ -251,8 +191,8 @@ def _runs(pid: int) -> bool:
 
 def table(
     tries: int, seed: int = 0, tell: Callable[[str], None] = lambda news: None, backend: str = "processes"
-) -> list[tuple[str, list[Try]]]:
-    """Return the tries of every kind.
+) -> Iterator[tuple[str, list[Try]]]:
+    """Yield the tries of every kind.
 
     Parameters
     ----------
@@ -265,11 +205,10 @@ def table(
     backend : str
         ``processes`` or ``mpi``.
     """
-    draw, rows = random.Random(seed), []
+    draw = random.Random(seed)
     for kind in KINDS:
         tell(kind)
-        rows.append((kind, [suffer(kind, draw, backend) for _ in range(tries)]))
-    return rows
+        yield kind, [suffer(kind, draw, backend) for _ in range(tries)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -285,7 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ended, named = sum(s < float("inf") for s in seconds), sum(one.named for one in tries)
         left = sum(one.left for one in tries)
         print(
-            f"{kind:<15} {len(tries):>5} {ended:>5} {named:>5} {left:>4} {median(seconds):>8.2f} {max(seconds):>9.2f}"
+            f"{kind:<15} {len(tries):>5} {ended:>5} {named:>5} {left:>4} {median(seconds):>8.2f} {max(seconds):>9.2f}",
+            flush=True,
         )
 
 
