@@ -33,6 +33,8 @@ AFFORDABLE = 100_000_000
 #: message is late by two time steps at most in each of the three stages of its way to a server and back
 #: (docs/simulation.md, "Large plans").
 TIME_STEPS = 1000
+#: Steps by which that is judged at most: a run to an interval ends long before.
+JUDGED_STEPS = 60
 
 
 def choose(fidelity: Fidelity, job: JobPrograms, folding: Folding, steps: int) -> Fidelity:

@@ -15,7 +15,7 @@ from simulator import statistics
 from simulator.bound import bound
 from simulator.conditions import UNDISTURBED, Conditions
 from simulator.draws import STRATA
-from simulator.fidelity import AFFORDABLE, TIME_STEPS, Fidelity, choose, fluid_work
+from simulator.fidelity import AFFORDABLE, JUDGED_STEPS, TIME_STEPS, Fidelity, choose, fluid_work
 from simulator.folding import UNFOLDED, Folding, primitives_per_step, strongest
 from simulator.machines import Sharing, default_sharing, nodes_of
 from simulator.observer import Observer
@@ -141,7 +141,7 @@ def simulate(
         merge=large and not record,
         fidelity=level,
         conditions=conditions,
-        time_steps=TIME_STEPS if fluid_work(job, folding) * steps > AFFORDABLE else 0,
+        time_steps=TIME_STEPS if fluid_work(job, folding) * min(steps, JUDGED_STEPS) > AFFORDABLE else 0,
     )
     made = _affordable(scenario, steps, warmup) if large else steps
     if warmup is None:
