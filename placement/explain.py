@@ -159,7 +159,7 @@ def _rows(load: NodeLoad, step: float) -> list[LoadRow]:
 
 
 def _what_ifs(plan: Plan, costs: CostTable, rate: float, curve: tuple[Mapping[str, Any], ...]) -> list[WhatIf]:
-    """Twice the NICs, cores, threads, the servers' cores and NICs; half the latency; fp16; other group sizes."""
+    """Twice the NICs, cores, memory bandwidth, threads, the servers; half the latency; fp16; other group sizes."""
 
     def everywhere(change: Callable[[Node], Node]) -> Plan:
         return replace(
@@ -170,11 +170,15 @@ def _what_ifs(plan: Plan, costs: CostTable, rate: float, curve: tuple[Mapping[st
         )
 
     def faster(node: Node) -> Node:
-        return replace(node, cores=2 * node.cores, nic_bytes_per_second=2 * node.nic_bytes_per_second)
+        return wider(replace(node, cores=2 * node.cores, nic_bytes_per_second=2 * node.nic_bytes_per_second))
+
+    def wider(node: Node) -> Node:
+        return replace(node, memory_bandwidth_bytes_per_second=2 * node.memory_bandwidth_bytes_per_second)
 
     changes = {
         "NIC x2": everywhere(lambda node: replace(node, nic_bytes_per_second=2 * node.nic_bytes_per_second)),
         "cores x2": everywhere(lambda node: replace(node, cores=2 * node.cores)),
+        "memory bandwidth x2": everywhere(wider),
         "network latency / 2": everywhere(lambda node: replace(node, latency_seconds=node.latency_seconds / 2)),
         "embedding servers x2 as fast": replace(plan, servers=tuple(faster(node) for node in plan.servers)),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,12 @@ from problem.units import format_throughput
 if TYPE_CHECKING:
     from placement.difference import Difference
     from placement.explain import Explanation
+    from placement.plan import Plan
+
+MOST_CHANGES = 3  # what-ifs that are printed; all are in the JSON document
+HELPS = 1.005  # ratio of throughput from which a change is said to help
+WIDTH = 120  # characters of a line
+BAR = 20  # characters of a resource that is always busy
 
 
 def command(
@@ -41,17 +48,49 @@ def command(
         emit(as_json, changed.as_dict(), lambda: _changes(changed))
     else:
         found = explain(loaded.plan, loaded.costs, loaded.result)
-        emit(as_json, found.as_dict(), lambda: _text(found))
+        emit(as_json, found.as_dict(), lambda: _text(found, loaded.plan))
 
 
-def _text(found: Explanation) -> str:
-    loads = _machines(found)
+def _text(found: Explanation, plan: Plan) -> str:
     parts = [(part, f"{1e3 * seconds:.3f}") for part, seconds in found.parts.items() if seconds > 0]
-    changes = [
-        (row.change, format_throughput(row.samples_per_second), f"{row.ratio:.2f}", row.bottleneck)
-        for row in found.what_if
+    sections = [
+        f"throughput  {format_throughput(found.evaluation.samples_per_second)} samples/s\n"
+        f"bottleneck  {found.evaluation.bottleneck}",
+        table(("machine", "role", "resource", "ms per step", "busy", " " * BAR), _machines(found)),
+        table(("core time of the busiest group node", "ms per step"), parts),
+        _what_ifs(found),
+        _places(plan),
     ]
-    curve = [
+    if found.curve:
+        sections.append(table(("group size", "groups", "samples/s", "bound", "status"), _curve(found)))
+    return "\n\n".join(sections)
+
+
+def _what_ifs(found: Explanation) -> str:
+    """Return the changes that help most, and the names of those that do not help."""
+    helps = [row for row in found.what_if if row.ratio >= HELPS][:MOST_CHANGES]
+    idle = ", ".join(row.change for row in found.what_if if row.ratio < HELPS)
+    rows = [
+        (row.change, format_throughput(row.samples_per_second), f"{row.ratio:.2f}", row.bottleneck) for row in helps
+    ]
+    parts = [table(("what would help most", "samples/s", "ratio", "then binds"), rows)] if rows else []
+    return "\n".join(parts + ([f"no help alone: {idle}"] if idle else []))
+
+
+def _places(plan: Plan) -> str:
+    """Return a row for each machine that computes or serves: its operators or its tables."""
+    from placement.exports.picture import boxes
+
+    rows = [(box.title, ", ".join(box.lines) or "-") for box in boxes(plan)]
+    return "what is where (first group)\n" + "\n".join(
+        fill(f"{title}: {content}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+        for title, content in rows
+    )
+
+
+def _curve(found: Explanation) -> list[tuple[str, ...]]:
+    """Rows of the curve over group sizes."""
+    return [
         (
             str(point["group_size"]),
             str(point["groups"]),
@@ -61,16 +100,6 @@ def _text(found: Explanation) -> str:
         )
         for point in found.curve
     ]
-    sections = [
-        f"throughput  {format_throughput(found.evaluation.samples_per_second)} samples/s\n"
-        f"bottleneck  {found.evaluation.bottleneck}",
-        table(("machine", "role", "resource", "ms per step", "busy"), loads),
-        table(("core time of the busiest group node", "ms per step"), parts),
-        table(("what if", "samples/s", "ratio", "then binds"), changes),
-    ]
-    if curve:
-        sections.append(table(("group size", "groups", "samples/s", "bound", "status"), curve))
-    return "\n\n".join(sections)
 
 
 def _changes(found: Difference) -> str:
@@ -90,7 +119,8 @@ def _machines(found: Explanation) -> list[tuple[str, ...]]:
     """Rows of loads; machines that are loaded alike share one."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for row in found.loads:
-        key = (row.role, row.resource, f"{1e3 * row.seconds:.3f}", f"{100 * row.utilization:.0f} %")
+        bar = ("#" * round(BAR * min(row.utilization, 1.0))).ljust(BAR)
+        key = (row.role, row.resource, f"{1e3 * row.seconds:.3f}", f"{100 * row.utilization:.0f} %", bar)
         if row.seconds > 0:
             alike.setdefault(key, []).append(row.node)
     return [

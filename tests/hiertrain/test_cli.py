@@ -109,8 +109,11 @@ def test_run_prints_the_promised_keys_on_every_clock(plan: Path, clock: str) -> 
 
 
 def test_explain_names_what_binds_and_prints_programs(plan: Path) -> None:
-    """``explain`` shows loads and what-ifs; with ``--programs`` the text of every place."""
-    assert "what if" in hiertrain("explain", plan).stdout
+    """``explain`` shows loads, what-ifs and where everything is; with ``--programs`` the text of every place."""
+    printed = hiertrain("explain", plan).stdout
+    assert "####" in printed
+    assert "no help alone" in printed or "what would help most" in printed
+    assert all(name in printed.partition("what is where")[2] for name in ("bottom_0", "top_1", "interaction"))
     assert "Compute top_1 forward" in hiertrain("explain", plan, "--programs").stdout
 
 
