@@ -25,7 +25,8 @@ class QualityChange:
     Parameters
     ----------
     place : str
-        One of :data:`CUTS` (a cut in the bottom MLP, in the top MLP, both at once), ``pooled``, ``push``, ``allreduce``.
+        One of :data:`CUTS` (a cut in the bottom MLP, in the top MLP, both at once), ``pooled``, ``push``, ``allreduce``,
+        ``exchange``.
     codec : str
         As in a plan.
     steps, seeds : int
