@@ -13,8 +13,8 @@ import resource
 from collections.abc import Sequence
 
 from cost_models.roofline import roofline_costs
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 from problem.cluster_io import load_cluster
 from problem.expand import concat, linear, lookup, loss
 from problem.graph import Graph, Kind, Operator

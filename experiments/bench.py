@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from cost_models.roofline import roofline_costs
 from experiments.bench_simulator import print_collectives, print_sizes
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 from problem.cluster_io import load_cluster
 from problem.readers import load_model
 

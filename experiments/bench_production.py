@@ -20,8 +20,8 @@ from pathlib import Path
 
 from experiments.autoctr import autoctr_model
 from placement.result import PlacementResult
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 from problem.cluster import Cluster, Node
 from problem.cluster_io import load_cluster
 from problem.readers import load_model

@@ -24,10 +24,10 @@ import numpy as np
 from cost_models.costs import CostTable, MessageCost, PhaseCost, TableCost
 from experiments import torchrec_reference
 from placement.errors import DoesNotFit
-from placement.pieces import Piece
 from placement.plan import Shard
-from placement.shard_state import Sharding
-from placement.sharding import ShardingOptions, shard_tables
+from placement.tables.pieces import Piece
+from placement.tables.shard_state import Sharding
+from placement.tables.sharding import ShardingOptions, shard_tables
 from problem.cluster import Node
 from problem.expand import lookup
 from problem.graph import Graph

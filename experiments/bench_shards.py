@@ -1,8 +1,8 @@
 """What a range of a table's rows costs beside the whole table: ``python -m experiments.bench_shards``.
 
 Lookups and updates of the executor's kernels for a whole table, for half of its rows and for a shard that no id falls on, in
-turn, the caches swept in between; medians of CPU time. Half is also given as ``placement.shares.shard_cost`` has it from the
-other two, as predicted over measured. Takes about ten seconds.
+turn, the caches swept in between; medians of CPU time. Half is also given as ``placement.tables.shares.shard_cost`` has it
+from the other two, as predicted over measured. Takes about ten seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from executor.kernels_rows import Read, update_rows
 from executor.kernels_sparse import pool
 from executor.parameters import TableRows
 from placement.plan import Shard
-from placement.shares import shard_cost
+from placement.tables.shares import shard_cost
 from problem.model import EmbeddingTable
 
 #: Columns, samples, ids a sample, optimizer.

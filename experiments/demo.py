@@ -25,8 +25,8 @@ from experiments.plots import plot_comparison
 from placement.plan import DP, Plan, Sync
 from placement.planfile import save_plan
 from placement.result import PlacementResult
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 from problem.cluster_io import load_cluster
 from problem.local import this_node
 from problem.readers import load_model

@@ -13,8 +13,8 @@ from typing import Any
 
 from cost_models.roofline import roofline_costs
 from placement.result import PlacementResult
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 from problem.cluster import Cluster, Node
 from problem.cluster_io import load_cluster
 from problem.errors import HiertrainError

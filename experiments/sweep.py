@@ -34,8 +34,8 @@ from cost_models.roofline import roofline_costs
 from executor.supervisor import die_with
 from experiments.training import train
 from placement.result import PlacementResult
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 from problem.cluster import Cluster
 from problem.cluster_io import load_cluster
 from problem.documents import read_document

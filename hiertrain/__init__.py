@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from executor.run import RunOptions, RunResult
     from executor.run import run as execute
     from experiments.compare import compare
-    from placement.evaluate import evaluate
+    from placement.evaluation.evaluate import evaluate
     from placement.explain import explain
     from placement.plan import Plan
     from placement.planfile import load_plan, save_plan
     from placement.result import PlacementResult
-    from placement.search import solve
-    from placement.shapes import SolveOptions
+    from placement.search.job import solve
+    from placement.search.options import SolveOptions
     from problem.cluster import Cluster
     from problem.cluster_io import load_cluster
     from problem.errors import BadInput, HiertrainError
@@ -58,10 +58,10 @@ _HOME = {
     "RunOptions": "executor.run",
     "RunResult": "executor.run",
     "SimulationResult": "simulator.result",
-    "SolveOptions": "placement.shapes",
+    "SolveOptions": "placement.search.options",
     "compare": "experiments.compare",
     "cost_source": "cost_models.sources",
-    "evaluate": "placement.evaluate",
+    "evaluate": "placement.evaluation.evaluate",
     "execute": "executor.run",
     "explain": "placement.explain",
     "list_presets": "problem.presets",
@@ -75,7 +75,7 @@ _HOME = {
     "save_plan": "placement.planfile",
     "save_profile": "cost_models.profile",
     "simulate": "simulator.simulate",
-    "solve": "placement.search",
+    "solve": "placement.search.job",
     "transform": "programs.transform",
     "verify": "programs.verify",
 }

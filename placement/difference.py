@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from placement.evaluate import evaluate
+from placement.evaluation.evaluate import evaluate
 from placement.explain import problem_of, rate_of
 from placement.plan import DP, Plan, Tag
 from placement.planfile import LoadedPlan
-from placement.replan import moved_bytes
+from placement.search.replan import moved_bytes
 from problem.errors import BadInput
 
 

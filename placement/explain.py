@@ -11,11 +11,11 @@ from typing import Any
 
 from cost_models.costs import CostTable
 from placement.codecs import ALL_REDUCE, POOLED, PUSH
-from placement.evaluate import RESOURCES, Evaluation, NodeLoad, evaluate
-from placement.group import GroupProblem, server_links
-from placement.outcome import distinct, shared_rate
+from placement.evaluation.evaluate import RESOURCES, Evaluation, NodeLoad, evaluate
+from placement.evaluation.group import GroupProblem, server_links
 from placement.plan import Plan
-from placement.shares import split_features
+from placement.search.outcome import distinct, shared_rate
+from placement.tables.shares import split_features
 from problem.cluster import Node
 
 

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from cost_models.costs import CostTable
-from placement.evaluate import Evaluation
+from placement.evaluation.evaluate import Evaluation
 from placement.plan import Plan
 
 Status = Literal["optimal", "feasible"]

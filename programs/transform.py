@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 from placement.codecs import ALL_REDUCE, EXCHANGE, POOLED, PUSH
 from placement.plan import DP, Plan
-from placement.shares import Part, parts_of
+from placement.tables.shares import Part, parts_of
 from problem.graph import FLOAT_BYTES, Graph, Kind, Operator
 from programs.instructions import (
     AllReduce,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from cost_models.codecs import Message
 from placement.codecs import EXCHANGE, parse_codec
 from placement.plan import Plan, Shard, Span
-from placement.shares import passes
+from placement.tables.shares import passes
 from problem.graph import FLOAT_BYTES
 from problem.model import EmbeddingTable
 from programs.instructions import Recv, Reduce, Send

@@ -13,7 +13,7 @@ from typing import Any
 from cost_models.codecs import Message
 from cost_models.costs import CostTable, PhaseCost
 from placement.plan import Plan
-from placement.shares import shard_cost
+from placement.tables.shares import shard_cost
 from problem.cluster import Node
 from programs.instructions import (
     AllReduce,

@@ -6,12 +6,12 @@ import random
 from itertools import product
 
 from cost_models.costs import CostTable, MessageCost, OpCost, PhaseCost, TableCost
-from placement.candidates import tags_of
-from placement.evaluate import evaluate
-from placement.group import GroupProblem, server_links
-from placement.nets import Contracted
+from placement.evaluation.evaluate import evaluate
+from placement.evaluation.group import GroupProblem, server_links
 from placement.plan import DP, Shard, Sync, Tag
-from placement.shares import split_features
+from placement.tables.shares import split_features
+from placement.tagging.candidates import tags_of
+from placement.tagging.nets import Contracted
 from problem.cluster import Node
 from problem.graph import Graph, Kind, Operator
 from problem.model import EmbeddingTable, Model

@@ -16,8 +16,8 @@ from typing import Any
 from cost_models.costs import CostTable
 from experiments.questions import modern, wide
 from placement.plan import DP, Plan
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 from problem.graph import Kind
 from simulator.simulate import simulate
 

@@ -14,9 +14,9 @@ from problem.units import format_throughput
 from problem.whole_file import check_target
 
 if TYPE_CHECKING:
-    from placement.guard import Guard
     from placement.plan import Tag
     from placement.result import BaselineValue, PlacementResult
+    from placement.search.guard import Guard
     from problem.model import Model
 
 
@@ -104,8 +104,8 @@ def command(
     """
     from hiertrain.loading import plan_cluster, read_cluster, read_costs, read_model, without_nodes
     from placement.planfile import load_plan, save_plan
-    from placement.search import solve
-    from placement.shapes import SolveOptions
+    from placement.search.job import solve
+    from placement.search.options import SolveOptions
 
     check_target(out)
     loaded, start = read_model(model, max_rows), load_plan(warm_start).plan if warm_start else None
@@ -182,7 +182,7 @@ def _forbid(option: str, text: str) -> tuple[str, str | int]:
 
 def _codecs(texts: list[str], model: Model, quality_loss: float | None) -> tuple[dict[str, str], Guard | None]:
     """Read what is decided about codecs, and what the solver may choose."""
-    from placement.guard import QUALITY_LOSS, Guard
+    from placement.search.guard import QUALITY_LOSS, Guard
 
     asked = [text for text in texts if "=" not in text and text.partition(":")[0] == "auto"]
     decided = dict(_codec(text, model) for text in texts if text not in asked)

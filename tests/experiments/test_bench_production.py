@@ -7,7 +7,7 @@ import pytest
 from experiments import bench_production
 from experiments.autoctr import autoctr_model
 from experiments.bench_production import HEADER, INSTANCES, Instance, measure
-from placement.shapes import SolveOptions
+from placement.search.options import SolveOptions
 from problem.cluster_io import load_cluster
 
 

@@ -10,8 +10,8 @@ import pytest
 from experiments.report.markup import Html, element, milliseconds, size, table
 from experiments.report.page import ReportInput, page, write_report
 from placement.planfile import load_plan, save_plan
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 from problem.cluster_io import load_cluster
 from problem.errors import BadInput
 from problem.readers import model_from_spec

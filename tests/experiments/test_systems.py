@@ -10,8 +10,8 @@ from experiments.questions import modern, wide
 from experiments.systems.ablation import PARTS, _coded
 from experiments.systems.suite import NOISE, _published, _scaled
 from experiments.systems.sync import sync_gap
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 
 
 def test_all_published_points_are_there():

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import hiertrain as ht
-from placement.baselines import baselines
 from placement.explain import problem_of
-from placement.nets import Contracted
+from placement.tagging.baselines import baselines
+from placement.tagging.nets import Contracted
 from tests.hiertrain.test_edge_cases import hiertrain
 
 ROOT = Path(__file__).resolve().parents[2]

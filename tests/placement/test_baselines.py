@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from cost_models.costs import CostTable, OpCost, PhaseCost
-from placement.baselines import baselines, contiguous, greedy
-from placement.candidates import items_of
 from placement.errors import ConstraintsConflict
-from placement.group import GroupProblem
-from placement.nets import Contracted
+from placement.evaluation.group import GroupProblem
 from placement.plan import DP
+from placement.tagging.baselines import baselines, contiguous, greedy
+from placement.tagging.candidates import items_of
+from placement.tagging.nets import Contracted
 from problem.graph import Graph, Kind, Operator
 from problem.model import Model
 from tests.instances import linear, nodes, random_group, two_layers

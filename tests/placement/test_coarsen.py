@@ -6,16 +6,16 @@ import pytest
 
 from cost_models.roofline import roofline_costs
 from experiments.autoctr import autoctr_model
-from placement.coarsen import SHARE, coarse
-from placement.evaluate import evaluate
+from placement.evaluation.evaluate import evaluate
+from placement.evaluation.group import GroupProblem
 from placement.explain import problem_of
-from placement.group import GroupProblem
-from placement.limits import Limits
-from placement.nets import Contracted
 from placement.plan import DP
-from placement.search import solve
-from placement.shapes import SolveOptions
-from placement.solve import solve_group
+from placement.search.job import solve
+from placement.search.options import SolveOptions
+from placement.tagging.coarsen import SHARE, coarse
+from placement.tagging.limits import Limits
+from placement.tagging.nets import Contracted
+from placement.tagging.solve import solve_group
 from problem.cluster import Cluster
 from problem.graph import Kind
 from problem.model import Model

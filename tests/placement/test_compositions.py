@@ -10,15 +10,16 @@ from itertools import permutations, product
 import pytest
 
 from cost_models.costs import CostTable, PhaseCost, TableCost
-from placement.bounds import Bounds
-from placement.compositions import Compositions, ideal
 from placement.errors import PlacementError
-from placement.evaluate import Evaluation, NodeLoad, evaluate
-from placement.group import GroupProblem, server_links
-from placement.outcome import distinct, job_value, shared_rate
+from placement.evaluation.evaluate import Evaluation, NodeLoad, evaluate
+from placement.evaluation.group import GroupProblem, server_links
 from placement.plan import DP, Shard
-from placement.search import solve
-from placement.shapes import Shape, Shapes, SolveOptions, sync_of
+from placement.search.bounds import Bounds
+from placement.search.compositions import Compositions, ideal
+from placement.search.job import solve
+from placement.search.options import SolveOptions, sync_of
+from placement.search.outcome import distinct, job_value, shared_rate
+from placement.search.shapes import Shape, Shapes
 from problem.cluster import Cluster, Node
 from problem.graph import Graph, Kind, Operator
 from problem.model import EmbeddingTable, Model

@@ -12,18 +12,18 @@ import pytest
 
 from cost_models.costs import CostTable, MessageCost, PhaseCost, TableCost
 from cost_models.quality import quality_changes
-from placement import guard as guards
-from placement.compression import choose, solve_coded
-from placement.evaluate import evaluate
-from placement.group import GroupProblem, server_links
-from placement.guard import MOST_SPARSE, QUALITY_LOSS, Guard, is_sparse
-from placement.limits import Limits
-from placement.nets import Contracted
+from placement.evaluation.evaluate import evaluate
+from placement.evaluation.group import GroupProblem, server_links
 from placement.plan import DP, Shard, Sync, Tag
 from placement.planfile import load_plan, save_plan
-from placement.search import solve
-from placement.shapes import SolveOptions
-from placement.solve import solve_group
+from placement.search import guard as guards
+from placement.search.compression import choose, solve_coded
+from placement.search.guard import MOST_SPARSE, QUALITY_LOSS, Guard, is_sparse
+from placement.search.job import solve
+from placement.search.options import SolveOptions
+from placement.tagging.limits import Limits
+from placement.tagging.nets import Contracted
+from placement.tagging.solve import solve_group
 from problem.cluster import Cluster
 from problem.errors import BadInput
 from problem.expand import expand_model

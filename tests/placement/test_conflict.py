@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.conflict import answered, demands, dropped
 from placement.deadline import Deadline
 from placement.errors import DoesNotFit, PlacementError
 from placement.result import PlacementResult
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.conflict import answered, demands, dropped
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 from problem.cluster import Cluster, Node
 from problem.graph import Graph, Kind, Operator, Work
 from problem.model import EmbeddingTable, Model

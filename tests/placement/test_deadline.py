@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-import placement.solve as solve_module
+import placement.tagging.solve as solve_module
 from placement.deadline import Deadline
-from placement.evaluate import evaluate
-from placement.judging import Judge
-from placement.outcome import Solved
+from placement.evaluation.evaluate import evaluate
 from placement.result import PlacementResult
-from placement.search import solve
-from placement.shapes import Shape, SolveOptions
+from placement.search.job import solve
+from placement.search.judging import Judge
+from placement.search.options import SolveOptions
+from placement.search.outcome import Solved
+from placement.search.shapes import Shape
 from problem.cluster import Cluster
 from tests.instances import two_layers
 from tests.placement.test_search import _model, nodes

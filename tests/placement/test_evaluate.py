@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.costs import CostTable, MessageCost, OpCost, PhaseCost, TableCost
-from placement.baselines import baselines
-from placement.evaluate import evaluate
+from placement.evaluation.evaluate import evaluate
+from placement.evaluation.latency import Session
 from placement.explain import problem_of
-from placement.latency import Session
-from placement.nets import Contracted
 from placement.plan import DP, Plan, Shard, Sync
+from placement.tagging.baselines import baselines
+from placement.tagging.nets import Contracted
 from problem.graph import Graph, Kind, Operator
 from problem.model import EmbeddingTable, Model
 from programs.instructions import (

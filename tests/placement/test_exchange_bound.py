@@ -8,15 +8,16 @@ from itertools import product
 import numpy as np
 import pytest
 
-from placement.bounds import Bounds
-from placement.candidates import tags_of
-from placement.evaluate import evaluate
-from placement.exchange_bound import least_cut, least_exchange
-from placement.nets import Contracted
+from placement.evaluation.evaluate import evaluate
 from placement.plan import DP, Tag
-from placement.shapes import Shape, SolveOptions
-from placement.shard_bounds import ShardCurve, TableNeeds
-from placement.shard_state import Sharding
+from placement.search.bounds import Bounds
+from placement.search.options import SolveOptions
+from placement.search.shapes import Shape
+from placement.tables.shard_bounds import ShardCurve, TableNeeds
+from placement.tables.shard_state import Sharding
+from placement.tagging.candidates import tags_of
+from placement.tagging.exchange_bound import least_cut, least_exchange
+from placement.tagging.nets import Contracted
 from problem.model import Model
 from tests.instances import nodes, random_group, two_layers
 from tests.placement.test_search import _model, _solve

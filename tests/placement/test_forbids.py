@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from placement.candidates import forbidden_tags, resolve_forbids
-from placement.demands import broken, checked, resolved
 from placement.errors import ConstraintsConflict
 from placement.plan import DP
+from placement.search.demands import broken, checked, resolved
+from placement.tagging.candidates import forbidden_tags, resolve_forbids
 from problem.cluster import Cluster
 from problem.errors import BadInput
 from tests.instances import nodes

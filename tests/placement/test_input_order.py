@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 
 from placement.result import PlacementResult
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 from problem.cluster import Cluster
 from problem.expand import expand_model
 from problem.schema import ModelSpec

@@ -11,8 +11,8 @@ import pytest
 from cost_models.roofline import roofline_costs
 from placement.errors import InvalidPlan
 from placement.planfile import load_plan, save_plan
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 from problem.cluster import Cluster
 from problem.errors import BadInput, HiertrainError
 from problem.expand import expand_model

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from placement.evaluate import evaluate
+from placement.evaluation.evaluate import evaluate
 from placement.explain import problem_of
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 from problem.cluster import Cluster
 from problem.expand import expand_model
 from problem.model import Model

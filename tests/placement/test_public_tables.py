@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from experiments.bench_sharding import GREEDY, Case, greedy, judged, ours, public_set, published_plan, torchrec
-from placement.pouring import poured
-from placement.shard_bounds import sharding_bound
-from placement.sharding import ShardingOptions, shard_tables
+from placement.tables.pouring import poured
+from placement.tables.shard_bounds import sharding_bound
+from placement.tables.sharding import ShardingOptions, shard_tables
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 pytestmark = pytest.mark.skipif(

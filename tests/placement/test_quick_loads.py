@@ -9,16 +9,16 @@ import pytest
 
 from cost_models.roofline import roofline_costs
 from experiments.autoctr import autoctr_model
-from placement.baselines import baselines
 from placement.deadline import Deadline
-from placement.descent import Descent, descend
-from placement.evaluate import evaluate
-from placement.group import GroupProblem
-from placement.limits import Limits
-from placement.nets import Contracted
+from placement.evaluation.evaluate import evaluate
+from placement.evaluation.group import GroupProblem
 from placement.plan import DP
-from placement.quick_loads import EVERYWHERE, QuickLoads, places_of
-from placement.solve import proves, solve_group
+from placement.tagging.baselines import baselines
+from placement.tagging.descent import Descent, descend
+from placement.tagging.limits import Limits
+from placement.tagging.nets import Contracted
+from placement.tagging.quick_loads import EVERYWHERE, QuickLoads, places_of
+from placement.tagging.solve import proves, solve_group
 from tests.instances import nodes, random_group
 
 GIB = 2**30

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from cost_models.costs import CostTable
 from cost_models.roofline import roofline_costs
-from placement.bounds import Bounds
-from placement.candidates import tags_of
-from placement.evaluate import evaluate
-from placement.group import GroupProblem, server_links
-from placement.limits import Limits
-from placement.nets import Contracted
+from placement.evaluation.evaluate import evaluate
+from placement.evaluation.group import GroupProblem, server_links
 from placement.plan import DP, Shard, Tag
-from placement.shapes import Shape
-from placement.shares import split_features
-from placement.solve import solve_group
+from placement.search.bounds import Bounds
+from placement.search.shapes import Shape
+from placement.tables.shares import split_features
+from placement.tagging.candidates import tags_of
+from placement.tagging.limits import Limits
+from placement.tagging.nets import Contracted
+from placement.tagging.solve import solve_group
 from problem.model import Model
 from tests.instances import nodes
 from tests.placement.test_search import _model

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from cost_models.roofline import roofline_costs
 from placement.plan import Plan, Shard
-from placement.replan import Previous, moved_bytes
 from placement.result import PlacementResult
-from placement.search import solve
-from placement.shapes import Shapes, SolveOptions, sync_of
+from placement.search.job import solve
+from placement.search.options import SolveOptions, sync_of
+from placement.search.replan import Previous, moved_bytes
+from placement.search.shapes import Shapes
 from problem.cluster import Cluster, Node
 from problem.errors import BadInput
 from problem.model import Model

@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 
 from cost_models.roofline import roofline_costs
-from placement.bounds import Bounds
-from placement.candidates import resolve_pins
-from placement.diagnose import no_fit
 from placement.errors import ConstraintsConflict, DoesNotFit, NothingFound
-from placement.evaluate import evaluate
+from placement.evaluation.evaluate import evaluate
+from placement.evaluation.group import GroupProblem
 from placement.explain import explain, problem_of
-from placement.group import GroupProblem
-from placement.nets import Contracted
 from placement.plan import DP
 from placement.result import PlacementResult
-from placement.search import solve
-from placement.shapes import Shape, SolveOptions
+from placement.search.bounds import Bounds
+from placement.search.diagnose import no_fit
+from placement.search.job import solve
+from placement.search.options import SolveOptions
+from placement.search.shapes import Shape
+from placement.tagging.candidates import resolve_pins
+from placement.tagging.nets import Contracted
 from problem.cluster import Cluster, Node
 from problem.errors import BadInput
 from problem.expand import expand_model
@@ -384,13 +385,13 @@ def test_interruption_returns_the_best_plan() -> None:
     """Ctrl-C while the solver runs ends the search with the best plan found and a bound that holds."""
     script = """
 import os, signal, threading
-from placement.search import solve
-from placement.shapes import SolveOptions
+from placement.search.job import solve
+from placement.search.options import SolveOptions
 from cost_models.roofline import roofline_costs
 from problem.cluster import Cluster
 from tests.instances import nodes
 from tests.placement.test_search import _model
-import placement.solve as inner
+import placement.tagging.solve as inner
 run = inner._run
 def hit(*args):
     inner._run = run

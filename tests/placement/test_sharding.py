@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from cost_models.costs import CostTable, PhaseCost, TableCost
 from cost_models.roofline import roofline_costs
-from placement.cuts import candidates, cut_count, fewest_cuts
 from placement.deadline import Deadline
 from placement.errors import DoesNotFit
 from placement.plan import Plan, Shard
-from placement.shard_bounds import level_bound, packing_bound
-from placement.sharding import ShardingOptions, ShardingResult, shard_tables
+from placement.tables.cuts import candidates, cut_count, fewest_cuts
+from placement.tables.shard_bounds import level_bound, packing_bound
+from placement.tables.sharding import ShardingOptions, ShardingResult, shard_tables
 from problem.expand import lookup
 from problem.graph import Graph
 from problem.model import EmbeddingTable, Model

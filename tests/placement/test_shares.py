@@ -8,10 +8,10 @@ import pytest
 
 from cost_models.costs import CostTable, PhaseCost, TableCost
 from cost_models.roofline import roofline_costs
-from placement.group import server_links
+from placement.evaluation.group import server_links
 from placement.plan import DP, Plan, Shard
-from placement.sharding import ShardingOptions, shard_tables
-from placement.shares import row_share, shard_cost
+from placement.tables.sharding import ShardingOptions, shard_tables
+from placement.tables.shares import row_share, shard_cost
 from problem.expand import lookup
 from problem.graph import Graph, Kind, Operator
 from problem.model import EmbeddingTable, Model

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from cost_models.costs import CostTable, OpCost, PhaseCost
-from placement.baselines import baselines
 from placement.deadline import Deadline
-from placement.evaluate import evaluate
-from placement.formulation import Formulation
-from placement.group import GroupProblem
-from placement.limits import Limits
-from placement.nets import Contracted
+from placement.evaluation.evaluate import evaluate
+from placement.evaluation.group import GroupProblem
 from placement.plan import DP
-from placement.solve import GroupSolution, solve_group
+from placement.tagging.baselines import baselines
+from placement.tagging.formulation import Formulation
+from placement.tagging.limits import Limits
+from placement.tagging.nets import Contracted
+from placement.tagging.solve import GroupSolution, solve_group
 from problem.graph import Graph, Kind, Operator
 from problem.model import Model
 from tests.instances import exhaustive, linear, node, nodes, op_cost, random_group, two_layers
@@ -84,7 +84,7 @@ def test_two_layers_by_hand() -> None:
 
 def test_never_worse_than_the_best_baseline_even_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """With no solver time at all the best baseline is returned, with a bound that holds (a busy machine given its time)."""
-    monkeypatch.setattr("placement.baselines.GRACE", 60.0)
+    monkeypatch.setattr("placement.tagging.baselines.GRACE", 60.0)
     for seed in range(20):
         data = Contracted(random_group(seed))
         fitting = [b.evaluation.seconds for b in baselines(data) if b.evaluation.fits]
@@ -196,7 +196,7 @@ def test_an_idle_node_more_never_hurts() -> None:
 @pytest.mark.parametrize("most_items", [200, 0])
 def test_components_stay_together_and_pins_hold(most_items: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every placement respects components, pins and what is forbidden; so do those of local search alone."""
-    monkeypatch.setattr("placement.solve.MOST_ITEMS", most_items)
+    monkeypatch.setattr("placement.tagging.solve.MOST_ITEMS", most_items)
     for seed in range(60):
         problem = random_group(seed)
         found: GroupSolution = solve_group(Contracted(problem))

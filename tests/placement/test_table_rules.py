@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from cost_models.costs import CostTable, PhaseCost, TableCost
 from cost_models.roofline import roofline_costs
-from placement.demands import broken
 from placement.errors import ConstraintsConflict, DoesNotFit
 from placement.plan import Shard
-from placement.search import solve
-from placement.shapes import SolveOptions
-from placement.sharding import ShardingOptions, ShardingResult, shard_tables
-from placement.table_rules import TableRules, resolve_rules
+from placement.search.demands import broken
+from placement.search.job import solve
+from placement.search.options import SolveOptions
+from placement.tables.sharding import ShardingOptions, ShardingResult, shard_tables
+from placement.tables.table_rules import TableRules, resolve_rules
 from problem.cluster import Cluster
 from problem.errors import BadInput
 from problem.expand import lookup

@@ -7,7 +7,7 @@ import pytest
 
 from executor.data import SyntheticStream
 from placement.plan import Shard
-from placement.shares import row_share
+from placement.tables.shares import row_share
 from problem.model import EmbeddingTable
 from problem.popularity import Mixture, Popularity, popularity
 from tests.executor.tiny import dlrm

@@ -1,0 +1,240 @@
+"""How unlike machines may be put together: which serve, which train, and which of those form a group.
+
+A shape of the search counts machines; on a cluster of unlike machines the same counts can be had in many ways. A few are
+made: servers and trainers taken by speed, NIC or memory, groups of like with like or each the same mixture, the kinds that
+are worst left out, and, with fewer ranks than nodes, weak nodes as ranks or as hosts of MP operators. All the ways that are
+not made are bounded together, by machines that are the best of the cluster in each resource at once. Knows nothing of tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate, product
+
+from cost_models.costs import CostTable
+from placement.search.bounds import Bounds, shares_machine
+from placement.search.shapes import Shape
+from problem.cluster import Node
+
+#: Ways to put the machines of a shape together that are looked at, those with the best bounds.
+MOST = 16
+
+Groups = tuple[tuple[Node, ...], ...]
+Order = Callable[[Node], float]
+
+
+class Compositions:
+    """The ways to put the machines of shapes together.
+
+    Parameters
+    ----------
+    bounds : Bounds
+        Bounds of shapes whose machines are known.
+    trainers, hosts : sequence of Node
+        Machines that may train, and that may serve, in the order in which they would be taken.
+    """
+
+    def __init__(self, bounds: Bounds, trainers: Sequence[Node], hosts: Sequence[Node]) -> None:
+        self.bounds, self.costs = bounds, bounds.costs
+        self.trainers, self.hosts = list(trainers), list(hosts)
+        nodes = list({node.name: node for node in (*trainers, *hosts)}.values())
+        self.unlike = len({_kind(n) for n in trainers}) > 1 or len({(n.role, _kind(n)) for n in hosts}) > 1
+        self.near = len({node.host for node in nodes}) < len(nodes)
+        self._ideal = {"trainers": ideal(trainers, self.costs), "hosts": ideal(hosts, self.costs)}
+        self._server_seconds: dict[int, float] = {}
+
+    # ---- all at once
+
+    def bounded(self, shape: Shape) -> Shape:
+        """Return the shape with a bound for every way to put its machines together; it is open if there may be several."""
+        if not self.unlike or not shape.groups:
+            return self.bounds.quick(shape)
+        rate = self._rate(shape)
+        samples = len(shape.groups) * shape.ranks * self.bounds.batch
+        return replace(shape, bound_seconds=samples / rate if rate < float("inf") else 0.0, composed=False)
+
+    def unbounded(self, shape: Shape) -> Shape:
+        """Return the shape as if the cores of the best trainers had nothing to do but all operators."""
+        cores = self._capacity[len(shape.groups) * shape.group_size]
+        work = self.bounds.work[0].core_seconds * len(shape.groups) * shape.ranks
+        return replace(shape, bound_seconds=work / cores if cores else 0.0, bounded=False)
+
+    @cached_property
+    def _capacity(self) -> list[float]:
+        """Cores, at the speed of the cost table, of the first of the best trainers."""
+        speed = (node.cores / self.costs.slowdown(node) for node in self._ideal["trainers"])
+        return list(accumulate(speed, initial=0.0))
+
+    def _rate(self, shape: Shape) -> float:
+        """Samples per second that no composition exceeds.
+
+        A group makes at most (capacity of its nodes) / (work of a step) steps a second, so the sum over groups is at most
+        that of the best machines together; likewise for what every rank must do by itself.
+        """
+        batch, count, ranks = self.bounds.batch, len(shape.groups), len(shape.groups) * shape.ranks
+        total, stay, path = self.bounds.work
+        nodes = self._ideal["trainers"][: count * shape.group_size]
+        own, moved = (0.0, 0.0) if self.near or shares_machine(shape) else self.bounds.pulls(self._ideally(shape), 0)
+        speed = [node.cores / self.costs.slowdown(node) for node in nodes]
+        slow = min(self.costs.slowdown(node) for node in nodes)
+        limits = (
+            (sum(speed), own + total.core_seconds),
+            (sum(node.memory_bandwidth_bytes_per_second for node in nodes), total.traffic_bytes),
+            (sum(speed[:ranks]), own + stay.core_seconds),
+            (sum(node.nic_bytes_per_second for node in nodes[:ranks]), moved),
+            (ranks * self.bounds.hogwild, path * slow),
+            (1.0, self._served(shape)),
+        )
+        return batch * min((capacity / need for capacity, need in limits if need), default=float("inf"))
+
+    def _served(self, shape: Shape) -> float:
+        """Seconds of the busiest embedding server for one batch, whichever machines serve."""
+        if shares_machine(shape):
+            return 0.0
+        count = len(shape.servers)
+        if count not in self._server_seconds:
+            free = replace(self._ideally(shape), groups=((),), ranks=1)
+            self._server_seconds[count] = self.bounds.server_seconds(free, self.bounds.rules.anywhere)
+        return self._server_seconds[count]
+
+    def _ideally(self, shape: Shape) -> Shape:
+        """The shape on machines that may not exist; rules of tables name servers, so each of them is the best one then."""
+        nodes, servers = self._ideal["trainers"][: shape.group_size], self._ideal["hosts"][: len(shape.servers)]
+        if self.bounds.rules:
+            servers = tuple(servers[0].renamed(node.name) for node in servers)
+        return replace(shape, groups=(nodes,) * len(shape.groups), servers=servers)
+
+    # ---- one at a time
+
+    def of(self, shape: Shape) -> list[Shape]:
+        """Return ways to put the machines of a shape together, most promising first; the given way is among them.
+
+        Parameters
+        ----------
+        shape : Shape
+            Gives the numbers of machines, and one way.
+        """
+        first = self._shape(shape, shape.groups, shape.servers, shape.sync_servers)
+        found = {_signature(first): first}
+        for servers, sync in [] if shares_machine(shape) else self._picks(shape):
+            taken = {node.name for node in (*servers, *sync)}
+            free = [node for node in self.trainers if node.name not in taken]
+            for groups in self._groups(shape, free):
+                made = self._shape(shape, groups, servers, sync)
+                found.setdefault(_signature(made), made)
+        bounded = [self.bounds.quick(made) for made in found.values()]
+        return sorted(bounded, key=self.bounds.order)[:MOST]
+
+    def given(self, shape: Shape) -> Shape:
+        """Return the shape with its machines as they are, bounded."""
+        return self.bounds.quick(self._shape(shape, shape.groups, shape.servers, shape.sync_servers))
+
+    def _shape(self, shape: Shape, groups: Groups, servers: tuple[Node, ...], sync: tuple[Node, ...]) -> Shape:
+        mixed = len({tuple(map(_kind, group)) for group in groups}) > 1
+        return replace(
+            shape, groups=groups, servers=servers, sync_servers=sync, composed=True, mixed=mixed, bound_seconds=0.0
+        )
+
+    def _orders(self) -> tuple[Order, ...]:
+        return (
+            lambda n: -n.cores / self.costs.slowdown(n),
+            lambda n: -n.nic_bytes_per_second,
+            lambda n: -n.memory_bytes,
+        )
+
+    def _picks(self, shape: Shape) -> list[tuple[tuple[Node, ...], tuple[Node, ...]]]:
+        """Embedding and sync servers: as given, or with most or least cores, NIC or memory; those meant to serve first."""
+        found = {_kinds(shape.servers, shape.sync_servers): (shape.servers, shape.sync_servers)}
+        for serve in self._servers(self.hosts, len(shape.servers)):
+            taken = {node.name for node in serve}
+            left = [node for node in self.hosts if node.name not in taken]
+            for sync in self._servers(left, len(shape.sync_servers)):
+                found.setdefault(_kinds(serve, sync), (serve, sync))
+        return list(found.values())
+
+    def _servers(self, hosts: Sequence[Node], count: int) -> list[tuple[Node, ...]]:
+        found: dict[object, tuple[Node, ...]] = {}
+        for order, sign in product(self._orders(), (1, -1)):
+            ranked = sorted(hosts, key=lambda n: (n.role != "server", sign * order(n)))
+            found.setdefault(_kinds(ranked[:count]), tuple(ranked[:count]))
+        return list(found.values())
+
+    def _groups(self, shape: Shape, free: Sequence[Node]) -> Iterator[Groups]:
+        """Groups of a size: by each order, of all machines or without the kinds that come last in it."""
+        size, most = shape.group_size, len(shape.groups)
+        fewest = 2 if shape.sync_servers else 1
+        for order in self._orders():
+            ranked = sorted(free, key=order)
+            kinds: dict[object, int] = {}
+            for node in ranked:
+                kinds[_kind(node)] = kinds.get(_kind(node), 0) + 1
+            for count in sorted({min(most, upto // size) for upto in accumulate(kinds.values())}, reverse=True):
+                if count >= fewest:
+                    yield from self._forms(ranked[: count * size], size, count, shape.ranks)
+
+    def _forms(self, nodes: Sequence[Node], size: int, count: int, ranks: int) -> Iterator[Groups]:
+        """Like with like, and all groups the same mixture; strong nodes as ranks, or weak ones."""
+        like = tuple(self._strongest_first(nodes[g * size : (g + 1) * size]) for g in range(count))
+        mixture = tuple(self._strongest_first(nodes[g::count]) for g in range(count))
+        for groups in (like, mixture):
+            yield groups
+            if ranks < size:
+                yield tuple(tuple(reversed(group)) for group in groups)
+
+    def _strongest_first(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        return tuple(sorted(nodes, key=self._orders()[0]))
+
+
+def _kind(node: Node) -> tuple[object, ...]:
+    """What of a machine matters; its role does not, once it is taken."""
+    return (
+        node.kind,
+        node.cores,
+        node.flops_per_core_second,
+        node.memory_bandwidth_bytes_per_second,
+        node.memory_bytes,
+        node.nic_bytes_per_second,
+        node.latency_seconds,
+    )
+
+
+def _kinds(*sets: Sequence[Node]) -> object:
+    return tuple(tuple(map(_kind, nodes)) for nodes in sets)
+
+
+def _signature(shape: Shape) -> object:
+    """What two shapes of like machines in like places have in common."""
+    groups = sorted(tuple(map(_kind, group)) for group in shape.groups)
+    return tuple(groups), _kinds(shape.servers, shape.sync_servers)
+
+
+def ideal(nodes: Sequence[Node], costs: CostTable) -> tuple[Node, ...]:
+    """Return machines of which the first n have, in each resource, no less in sum or singly than any n of the given.
+
+    The i-th has the i-th best of each resource; it may not exist.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        Machines.
+    costs : CostTable
+        Says how fast a core of each is.
+    """
+    by_speed = sorted(nodes, key=lambda node: -node.cores / costs.slowdown(node))
+    best = [
+        sorted((getattr(node, what) for node in nodes), reverse=True)
+        for what in ("memory_bandwidth_bytes_per_second", "memory_bytes", "nic_bytes_per_second")
+    ]
+    return tuple(
+        replace(
+            node,
+            name=f"ideal {i} {node.name}",
+            host=f"ideal {i} {node.name}",
+            memory_bandwidth_bytes_per_second=best[0][i],
+            memory_bytes=best[1][i],
+            nic_bytes_per_second=best[2][i],
+        )
+        for i, node in enumerate(by_speed)
+    )

@@ -1,0 +1,120 @@
+"""Which of the user's pins and limits are to blame that no plan fits.
+
+A deletion filter (Chinneck and Dravnieks, ORSA Journal on Computing 3, 1991): each pin or limit is left out in turn, for
+good if still nothing fits. What remains conflicts, and does no more when any one of it is left out. Knows nothing of how a
+plan is found; it is told whether there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from placement.deadline import Deadline
+from placement.errors import PlacementError
+from placement.result import PlacementResult
+from placement.search.options import SolveOptions
+from problem.errors import BadInput
+
+#: Seconds for the whole filter, at most.
+MOST_SECONDS = 10.0
+#: Any plan will do.
+ANY_GAP = 1e6
+
+#: Searches under some options until a deadline.
+Solve = Callable[[SolveOptions, Deadline], PlacementResult]
+#: A pin or limit in words, the option that holds it, and which entry of it (None: all of it).
+Demand = tuple[str, str, object]
+
+
+def demands(options: SolveOptions) -> list[Demand]:
+    """Return everything that options demand, in a fixed order: limits last, so that pins are left out first.
+
+    Parameters
+    ----------
+    options : SolveOptions
+        What the user decided.
+    """
+    return list(_demands(options))
+
+
+def _demands(options: SolveOptions) -> Iterator[Demand]:
+    for field in ("pins", "table_pins"):
+        for key, value in getattr(options, field).items():
+            yield f"{field[:-1].replace('_', ' ')} {key}={value}", field, key
+    for field in ("forbids", "table_forbids"):
+        for key, what in getattr(options, field):
+            yield f"{field[:-1].replace('_', ' ')} {key}={what}", field, (key, what)
+    for field in ("keep_together", "keep_apart"):
+        for names in getattr(options, field):
+            yield f"{field.replace('_', ' ')} {','.join(names)}", field, names
+    for field in ("group_size", "ranks", "servers", "sync_servers", "max_elp", "hogwild"):
+        value = getattr(options, field)
+        if value is not None and (field, value) != ("hogwild", 1):
+            yield f"{field.replace('_', ' ').replace('hogwild', 'threads')} {value}", field, None
+
+
+def dropped(options: SolveOptions, demand: Demand) -> SolveOptions:
+    """Return options without one demand; threads are never fewer than one."""
+    _, field, entry = demand
+    value = getattr(options, field)
+    if field in {"pins", "table_pins"}:
+        left: object = {key: tag for key, tag in value.items() if key != entry}
+    elif isinstance(value, tuple):
+        left = tuple(names for names in value if names != entry)
+    else:
+        left = 1 if field == "hogwild" else None
+    return replace(options, **{field: left})  # type: ignore[arg-type]
+
+
+def answered(solve: Solve, options: SolveOptions, deadline: Deadline) -> PlacementResult:
+    """Return the result of a search, or raise its error with the demands named that conflict.
+
+    Parameters
+    ----------
+    solve : callable
+        Searches under some options.
+    options : SolveOptions
+        What the user decided.
+    deadline : Deadline
+        Of the search and of the filter, which takes what the search left.
+
+    Raises
+    ------
+    PlacementError
+        When there is no plan.
+    """
+    try:
+        return solve(options, deadline)
+    except PlacementError as error:
+        end = deadline.share(1.0, MOST_SECONDS)
+        error.conflict = _filtered(options, lambda wanted: _refuses(solve, wanted, end))
+        error.minimal = not end.passed
+        raise
+
+
+def _refuses(solve: Solve, options: SolveOptions, end: Deadline) -> bool:
+    """Whether it is certain that there is no plan; where time runs out it is not."""
+    if end.passed:
+        return False
+    try:
+        solve(replace(options, gap=ANY_GAP), end)
+    except (PlacementError, BadInput):
+        return not end.passed
+    return False
+
+
+def _filtered(options: SolveOptions, refuses: Callable[[SolveOptions], bool]) -> tuple[str, ...]:
+    """Names of demands of which none can be left out; none if they are not to blame."""
+    kept, all_, free = [], demands(options), options
+    for demand in all_:
+        free = dropped(free, demand)
+    if not all_ or refuses(free):
+        return ()
+    for demand in all_:
+        without = dropped(options, demand)
+        if refuses(without):
+            options = without
+        else:
+            kept.append(demand[0])
+    return tuple(kept)

@@ -1,0 +1,86 @@
+"""Judging proposals in all groups of a shape: what they are worth, what they would move, and which one is best.
+
+Knows evaluated placements and an earlier plan; never proposes any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from placement.deadline import Deadline
+from placement.evaluation.evaluate import Evaluation
+from placement.plan import Tag
+from placement.search.outcome import Kinds, Solved, coded, evaluations, job_value
+from placement.search.replan import Previous
+from placement.tagging.solve import GroupSolution
+
+
+class Judge:
+    """Remembers the best placement of shapes.
+
+    Parameters
+    ----------
+    batch : int
+        Samples per thread and step.
+    previous : Previous or None
+        An earlier plan, from which bytes are moved.
+    movement_seconds_per_byte : float
+        What moving a byte costs, in seconds of a step.
+    deadline : Deadline
+        After which nothing is judged any more, once there is a plan.
+    """
+
+    def __init__(
+        self, batch: int, previous: Previous | None, movement_seconds_per_byte: float, deadline: Deadline
+    ) -> None:
+        self.batch, self.previous, self.deadline = batch, previous, deadline
+        self.movement_seconds_per_byte, self.needed = movement_seconds_per_byte, True
+
+    def collect(self, found: Solved, kinds: Kinds, solution: GroupSolution) -> None:
+        """Judge the proposals of one group in all groups: its best tags, then its baselines."""
+        if solution.tags is not None and solution.evaluation is not None:
+            self.offer(found, coded(kinds, solution.codecs), "", solution.tags, solution.evaluation)
+        for baseline in solution.baselines:
+            self.offer(found, kinds, baseline.name, baseline.tags, baseline.evaluation)
+
+    def offer(self, found: Solved, kinds: Kinds, name: str, tags: Mapping[str, Tag], evaluation: Evaluation) -> None:
+        """Judge tags in all groups of a shape; remember them if they are its best, and what a baseline is worth.
+
+        Parameters
+        ----------
+        found : Solved
+            The shape.
+        kinds : Kinds
+            Its unlike groups.
+        name : str
+            Of a baseline; empty for other proposals.
+        tags : Mapping of str to Tag
+            The proposal.
+        evaluation : Evaluation
+            Of it in the only group, if all are alike.
+        """
+        needs = evaluations(kinds, tags)
+        if needs and not self.needed and not self.deadline.allows(*needs):
+            return
+        value, reason = job_value(kinds, tags, evaluation, self.deadline)
+        if name and (name not in found.baselines or (value or 0.0) > (found.baselines[name][0] or 0.0)):
+            found.baselines[name] = (value, reason)
+        if value is None:
+            return
+        shape, moved = found.shape, self._moved(found, tags)
+        samples = len(shape.groups) * shape.ranks * self.batch
+        charge = self.movement_seconds_per_byte * moved
+        score = samples / (samples / value + charge) if charge else value
+        offered = replace(found, tags=tags, value=value, score=score, moved=moved)
+        if found.tags is None or offered.better_than(found):
+            found.tags, found.value, found.score, found.moved = tags, value, score, moved
+            found.codecs = kinds[0][0].codecs
+
+    def _moved(self, found: Solved, tags: Mapping[str, Tag]) -> int:
+        """Bytes that machines hold and did not hold in the earlier plan."""
+        if self.previous is None:
+            return 0
+        shape = found.shape
+        operators = self.previous.moved_operators_bytes(shape.groups, shape.ranks, tags)
+        return operators + self.previous.moved_rows_bytes(shape.servers, found.shards)
