@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.engine import Engine
-from simulator.fans import Amounts, Deliver, Fan, Scatter, Times
+from simulator.fans import Amounts, Deliver, Fan, Gather, Scatter, Times
 from simulator.fifo import FifoNetwork
 from simulator.machines import Machine
 
@@ -105,6 +105,10 @@ class FanNetwork:
             self._core_taken[service.where] += fan.serve_ns * served
             self._memory_taken[service.where] += fan.traffic_bytes * served
             service.served = service.replied = 0
+
+    def receivable(self, gather: Gather, arrivals: Times, now: int, factor: float) -> int:
+        """Nanoseconds from now until the answers of a gather can be received without a pause."""
+        return gather.receivable(arrivals, now, factor)
 
     def scatter(self, scatter: Scatter, source: int, factor: float, deliver: Deliver) -> None:
         """Send a fan whose last message leaves now."""

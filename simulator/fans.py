@@ -77,13 +77,25 @@ class Gather(Primitive):
     """Wait for answers as long as that leaves exactly the core time of receiving them, which follows as work.
 
     ``chosen``: which answers, in the order in which they are received; ``after_ns``: core time from the start of receiving
-    each to the end of all; ``final``: the scatter has no other gather.
+    each to the end of all; ``final``: the scatter has no other gather; ``receipts``: both, as pairs.
     """
 
     mailbox: Mailbox
     chosen: npt.NDArray[np.intp]
     after_ns: Amounts
     final: bool
+    receipts: tuple[tuple[int, float], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        pairs = zip(self.chosen.tolist(), self.after_ns.tolist(), strict=True)
+        object.__setattr__(self, "receipts", tuple(pairs))
+
+    def receivable(self, arrivals: Times, now: int, factor: float) -> int:
+        """Nanoseconds from now until the answers can be received without a pause, if core times vary by a factor."""
+        after = self.after_ns * factor
+        latest = arrivals[self.chosen] - now + after
+        wait: float = (latest.max() - after[0]).item()
+        return round(wait)
 
 
 def fans_apply(job: JobPrograms, sharing: Sharing) -> bool:
@@ -147,14 +159,18 @@ def _runs(program: Sequence[Instruction]) -> Iterator[list[tuple[int, Instructio
         yield run
 
 
-Deliver = Callable[[tuple[Mailbox, Times]], None]
+#: Told the mailbox and when each answer arrives (:data:`Times`, or a list where fans are narrow).
+Deliver = Callable[[tuple[Mailbox, Any]], None]
 
 
 class Carrier(Protocol):
-    """Carries fans: ``simulator.fan_network`` and ``simulator.stepped`` say how."""
+    """Carries fans: ``simulator.fan_network``, ``simulator.narrow_fans`` and ``simulator.stepped`` say how."""
 
     def scatter(self, scatter: Scatter, source: int, factor: float, deliver: Deliver) -> None:
         """Send a fan from a machine; its core times are to be multiplied by a factor."""
+
+    def receivable(self, gather: Gather, arrivals: Any, now: int, factor: float) -> int:
+        """Nanoseconds from now until the answers of a gather can be received without a pause."""
 
 
 class FanLowering:

@@ -31,20 +31,33 @@ class FifoResource:
         Work per nanosecond of the whole pool; infinite: as many servers as jobs.
     limit : float
         Work per nanosecond that one job gets at most; the pool has ceil(capacity / limit) servers, equally fast.
+
+    Attributes
+    ----------
+    rate : float
+        Work per nanosecond of one server.
+    free : list of int
+        When each server is free again, as a heap.
+    taken : float
+        Work that it was given so far.
+    before_reading : callable or None
+        Brings ``taken`` up to date for whoever keeps part of it elsewhere.
     """
 
     def __init__(self, engine: Engine, capacity: float, limit: float) -> None:
         self._engine, self.capacity = engine, capacity
         servers = 0 if math.isinf(capacity) else max(1, math.ceil(capacity / limit - 1e-9))
-        self._rate = capacity / servers if servers else limit
-        self._free = [0] * servers
-        self._taken = 0.0
-        self._sequence = 0
+        self.rate = capacity / servers if servers else limit
+        self.free = [0] * servers
+        self.taken = 0.0
+        self.before_reading: Callable[[], None] | None = None
 
     def served(self) -> float:
         """Work done so far: what was taken less what is still to be done."""
+        if self.before_reading is not None:
+            self.before_reading()
         now = self._engine.now
-        return self._taken - self._rate * sum(free - now for free in self._free if free > now)
+        return self.taken - self.rate * sum(free - now for free in self.free if free > now)
 
     def add(self, work: float, then: Callable[[Any], None], argument: Any) -> None:
         """Queue a job; ``then(argument)`` is called when its work is done."""
@@ -52,8 +65,8 @@ class FifoResource:
 
     def reserve(self, time_ns: int, work: float) -> int:
         """Queue a job that arrives at a time; return when it ends."""
-        self._taken += work
-        free, length = self._free, round(work / self._rate)
+        self.taken += work
+        free, length = self.free, round(work / self.rate)
         if not free:
             return time_ns + length
         end = (free[0] if free[0] > time_ns else time_ns) + length
@@ -73,6 +86,8 @@ class FifoNetwork(Network):
     ----------
     free, taken : ndarray, shape (links,)
         When each link is free again, in whole nanoseconds; bytes that it was given so far.
+    when_free, bytes_taken : memoryview
+        The same two, one link at a time: numbers of Python's own, faster than elements of arrays.
     before_reading : callable or None
         Brings ``taken`` up to date for whoever keeps part of it elsewhere.
     """
@@ -82,6 +97,7 @@ class FifoNetwork(Network):
         self._rates = np.array(self._capacity)
         self.free = np.zeros(len(self._capacity), dtype=np.int64)
         self.taken = np.zeros(len(self._capacity))
+        self.when_free, self.bytes_taken = self.free.data, self.taken.data
         self._paths: dict[tuple[int, int], tuple[int, ...]] = {}
         self.before_reading: Callable[[], None] | None = None
 
@@ -109,11 +125,11 @@ class FifoNetwork(Network):
 
     def _start(self, source: int, target: int, size_bytes: int, delivery: Delivery) -> None:
         """Queue at the sender's NIC; the rest of the path is taken when that is free, not before."""
-        now, free = self._engine.now, self.free.item(source)
-        self.taken[source] += size_bytes
+        now, free = self._engine.env._now, self.when_free[source]
+        self.bytes_taken[source] += size_bytes
         start = free if free > now else now
         end = start + round(size_bytes / self._capacity[source])
-        self.free[source] = end
+        self.when_free[source] = end
         message = (source, target, end, delivery)
         if start > now:
             self._engine.at(start, self._cross, message)
@@ -128,9 +144,9 @@ class FifoNetwork(Network):
             path = self._paths[source, target] = self.path(source, target)[1:]
         now, size_bytes = self._engine.now, delivery[2]
         for link in path:
-            free = self.free.item(link)
+            free = self.when_free[link]
             ready = (free if free > now else now) + round(size_bytes / self._capacity[link])
-            self.taken[link] += size_bytes
-            self.free[link] = ready
+            self.bytes_taken[link] += size_bytes
+            self.when_free[link] = ready
             end = max(end, ready)
         self._engine.at(end + self._latency[source], self._deliver, delivery)

@@ -303,9 +303,8 @@ class Interpreter:
         if gather.final:
             gather.mailbox.arrived.popleft()
         now = self._engine.now
-        after = gather.after_ns * runner.factor
-        latest = arrivals[gather.chosen] - now + after
-        start = max(runner.since, now + round((latest.max() - after[0]).item()))
+        carrier: Any = self._fans  # there is one where there is a gather
+        start = max(runner.since, now + carrier.receivable(gather, arrivals, now, runner.factor))
         runner.split[Part.PS_QUEUE] += start - runner.since
         if start > now:
             self._engine.at(start, self._go_on, runner)

@@ -23,6 +23,7 @@ from simulator.fifo import FifoNetwork, FifoResource
 from simulator.folding import UNFOLDED, Folding
 from simulator.lowering import Lowering
 from simulator.machines import Machine, Resource, Sharing, build_machines, nodes_of
+from simulator.narrow_fans import NARROW, NarrowFanNetwork
 from simulator.network import Network, Nic
 from simulator.outages import Outages
 from simulator.primitives import Reader, Work
@@ -248,7 +249,8 @@ def _carriers(
     servers = [machine.index for machine in machines if machine.node.name in names]
     if step_ns is None:
         queues = FifoNetwork(engine, *wires)
-        return queues, FanNetwork(engine, queues, machines, servers) if fans else None
+        carries = NarrowFanNetwork if len(servers) <= NARROW else FanNetwork
+        return queues, carries(engine, queues, machines, servers) if fans else None
     if fans is None:
         return Network(engine, *wires), None
     shares = SteppedNetwork(engine, wires[0], machines, servers, fans.fans, max(1, step_ns))

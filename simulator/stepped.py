@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from simulator.engine import NANOSECONDS, Engine
-from simulator.fans import Deliver, Fan, Scatter
+from simulator.fans import Deliver, Fan, Gather, Scatter, Times
 from simulator.machines import Machine
 from simulator.network import Delivery, Network, Nic
 from simulator.shared import SharedResource
@@ -74,6 +74,10 @@ class SteppedNetwork(Network):
             machine, whole = machines[index], float(memory[index])
             machine.cores = _Pool(self, machine.cores.capacity, 1.0, 2 * count + index)
             machine.memory = _Pool(self, whole, whole, 3 * count + index)
+
+    def receivable(self, gather: Gather, arrivals: Times, now: int, factor: float) -> int:
+        """Nanoseconds from now until the answers of a gather can be received without a pause."""
+        return gather.receivable(arrivals, now, factor)
 
     def scatter(self, scatter: Scatter, source: int, factor: float, deliver: Deliver) -> None:
         """Send a fan whose core time begins to be spent now, each nanosecond of it in ``factor`` nanoseconds."""

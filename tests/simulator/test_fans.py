@@ -8,15 +8,18 @@ from random import Random
 import numpy as np
 import pytest
 
+from cost_models.costs import PhaseCost, TableCost
 from placement.plan import Shard
 from programs.transform import transform
+from simulator import scenario as staging
 from simulator.engine import Engine
-from simulator.fan_network import _pass
+from simulator.fan_network import FanNetwork, _pass
 from simulator.fans import Gather, Scatter, fans_apply
 from simulator.fidelity import Fidelity
 from simulator.fifo import FifoResource
 from simulator.folding import Folding
 from simulator.machines import Sharing
+from simulator.narrow_fans import NarrowFanNetwork
 from simulator.observer import Observer
 from simulator.report import check_laws
 from simulator.scenario import stage
@@ -29,11 +32,11 @@ MODEL = chain_model(2, [table(name) for name in TABLES])
 SPLIT = [Shard("a", 0, 0, 50), Shard("a", 1, 50, 100), Shard("b", 1, 0, 100), Shard("c", 2, 0, 100)]
 
 
-def run(plan, merge: bool, variation: float = 0.0) -> Observer:
+def run(plan, merge: bool, variation: float = 0.0, costs=None) -> Observer:
     """Run a plan at level fifo; with ``merge`` messages to servers are fans."""
     scenario = stage(
         transform(plan),
-        make_costs(MODEL),
+        costs or make_costs(MODEL),
         Sharing.NODE,
         variation,
         Folding(merged=True),
@@ -81,6 +84,22 @@ def test_fans_load_every_resource_as_messages_do():
     )
     for node, found in single.items():
         assert fanned[node] == pytest.approx(found, rel=0.1, abs=0.01)
+
+
+@pytest.mark.parametrize("shards", [None, SPLIT], ids=["whole", "split"])
+def test_narrow_fans_and_arrays_agree_to_the_nanosecond(shards, monkeypatch):
+    """Servers, one of them with memory that holds up, worked out in loops or in arrays: same steps, counters and splits."""
+    plan = make_plan(MODEL, nodes=3, ranks=3, hogwild=3, servers=3, shards=shards)
+    servers = (replace(plan.servers[0], memory_bandwidth_bytes_per_second=1e9), *plan.servers[1:])
+    busy = TableCost(PhaseCost(8 * US, 20_000), PhaseCost(8 * US, 20_000))  # 20 us at 1e9
+    costs, found = replace(make_costs(MODEL), tables=dict.fromkeys(TABLES, busy)), []
+    for most, carrier in ((24, NarrowFanNetwork), (0, FanNetwork)):
+        monkeypatch.setattr(staging, "NARROW", most)
+        observer = run(replace(plan, servers=servers), True, 0.02, costs)
+        assert type(observer.scenario.fans) is carrier
+        runners = [(runner.done, runner.split, runner.factors) for runner in observer.scenario.runners]
+        found.append((runners, observer.window()))
+    assert found[0] == found[1]
 
 
 def test_a_fan_is_two_primitives():
