@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from simulator.ahead import Ahead
 from simulator.engine import Engine
 from simulator.errors import Deadlock
 from simulator.fans import Carrier, Gather, Scatter
@@ -81,6 +82,7 @@ class Interpreter:
             Scatter: self._scatter,
             Gather: self._gather,
         }
+        self._start_own = Ahead(engine, self._move).starts(self._start)
 
     def run(
         self,
@@ -149,7 +151,7 @@ class Interpreter:
 
     def _advance(self, runner: Runner) -> None:
         """Start primitives until one takes time or the worker has ended."""
-        start, passed, flat = self._start, self._passed, runner.flat
+        start, passed, flat = self._start if runner.own_core is None else self._start_own, self._passed, runner.flat
         while True:
             primitive = flat[runner.position]
             if not start[primitive.__class__](runner, primitive) or not passed(runner):
@@ -161,7 +163,16 @@ class Interpreter:
         if self._record and runner.flat[position].last:
             runner.ends.append(self._engine.now)
         runner.position = position = position + 1
-        return position < len(runner.flat) or self._end_step(runner)
+        if position < len(runner.flat):
+            return True
+        if runner.clock > self._env._now:
+            self._engine.at(runner.clock, self._step_ended, runner)
+            return False
+        return self._end_step(runner)
+
+    def _step_ended(self, runner: Runner) -> None:
+        if self._end_step(runner):
+            self._move(runner)
 
     def _end_step(self, runner: Runner) -> bool:
         runner.step += 1
@@ -185,6 +196,11 @@ class Interpreter:
         if not self._unfinished:
             self._engine.stop()
         return False
+
+    def _time_of(self, runner: Runner) -> int:
+        """The clock's time, or that of a worker that is ahead of it."""
+        now = self._env._now
+        return now if runner.clock <= now else runner.clock
 
     # ---- primitives: each returns whether it ended at once
 
@@ -234,14 +250,15 @@ class Interpreter:
             mailbox.arrived.append(message)
         else:
             runner, mailbox.waiting = mailbox.waiting, None
-            self._book_wait(runner, message)
+            if self._env._now > runner.since:
+                self._book_wait(runner, message)
             self._go_on(runner)
 
     def _await(self, runner: Runner, wait: Await) -> bool:
         if wait.mailbox.arrived:
             wait.mailbox.arrived.popleft()
             return True
-        runner.since = self._engine.now
+        runner.since = self._time_of(runner)
         wait.mailbox.waiting = runner
         return False
 
@@ -291,7 +308,7 @@ class Interpreter:
             self._go_on(runner)
 
     def _gather(self, runner: Runner, gather: Gather) -> bool:
-        runner.since = self._engine.now
+        runner.since = self._time_of(runner)
         if not gather.mailbox.arrived:
             gather.mailbox.waiting = runner
             return False
@@ -302,11 +319,14 @@ class Interpreter:
         arrivals: Any = gather.mailbox.arrived[0]
         if gather.final:
             gather.mailbox.arrived.popleft()
-        now = self._engine.now
+        now = self._time_of(runner)
         carrier: Any = self._fans  # there is one where there is a gather
         start = max(runner.since, now + carrier.receivable(gather, arrivals, now, runner.factor))
         runner.split[Part.PS_QUEUE] += start - runner.since
         if start > now:
+            if runner.own_core is not None:
+                runner.clock = start
+                return True
             self._engine.at(start, self._go_on, runner)
             return False
         runner.ahead_ns = now - start

@@ -68,6 +68,10 @@ class _Join:
             self.then(self.argument)
 
 
+#: What a worker with a core of its own may do ahead of the clock: when each work begins and ends, its memory traffic.
+OwnCore = list[tuple[int, int, float]]
+
+
 @dataclass(eq=False)
 class Machine:
     """One node while it is simulated.
@@ -90,6 +94,8 @@ class Machine:
         Workers that run here.
     traffic_bytes : float
         Memory traffic of the jobs started so far.
+    own_ns : int
+        Core time of workers with cores of their own (:mod:`simulator.ahead`), what they did ahead of the clock included.
     """
 
     index: int
@@ -100,6 +106,8 @@ class Machine:
     slowness: float = 1.0
     workers: int = 0
     traffic_bytes: float = field(default=0.0)
+    own_ns: int = field(default=0)
+    _own_cores: list[OwnCore] = field(default_factory=list)
 
     @property
     def memory_bytes_per_ns(self) -> float:
@@ -124,9 +132,23 @@ class Machine:
             self.cores.add(core_ns, join.half, None)
             self.memory.add(traffic_bytes, join.half, None)
 
-    def memory_served(self) -> float:
-        """Bytes of memory traffic served so far."""
-        return self.traffic_bytes if self.memory is None else self.memory.served()
+    def own_core(self) -> OwnCore:
+        """Return a new core that one worker has to itself."""
+        self._own_cores.append([])
+        return self._own_cores[-1]
+
+    def cores_served(self, now: int) -> float:
+        """Core-nanoseconds served until now."""
+        ahead = sum(end - max(begin, now) for core in self._own_cores for begin, end, _ in core if end > now)
+        return self.cores.served() + (self.own_ns - ahead)
+
+    def memory_served(self, now: int) -> float:
+        """Bytes of memory traffic served until now; unshared memory is counted at the start of jobs."""
+        if self.memory is not None:
+            return self.memory.served()
+        return self.traffic_bytes - sum(
+            traffic for core in self._own_cores for begin, _, traffic in core if begin > now
+        )
 
 
 def build_machines(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from programs.instructions import Instruction
 from programs.workers import Worker
@@ -43,6 +44,8 @@ class Runner:
         Start of the primitive under way and, if it is work, its core time.
     ahead_ns : int
         Core time of the next work that was spent while waiting.
+    own_core : list or None
+        A core that nobody else uses; then ``clock`` is the worker's own time (:mod:`simulator.ahead`), else it stays 0.
     work_ns, busy_ns : int
         Core time of a step before the ranks of a group meet, and of all of it.
     factors : list of float
@@ -66,6 +69,8 @@ class Runner:
     since: int = 0
     core_ns: int = 0
     ahead_ns: int = 0
+    own_core: Any = None
+    clock: int = 0
     factor: float = 1.0
     factors: list[float] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)

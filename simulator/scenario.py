@@ -13,6 +13,7 @@ from problem.cluster import Node
 from programs.instructions import Role
 from programs.transform import JobPrograms
 from programs.workers import Worker, workers
+from simulator.ahead import give_cores
 from simulator.conditions import UNDISTURBED, Conditions
 from simulator.draws import Draws, identity, meets
 from simulator.engine import Engine, to_ns
@@ -174,6 +175,8 @@ def stage(
         for runner in runners:
             runner.merge()
     _drop_slack_memory(machines, runners)
+    if merge and fifo:
+        give_cores(machines, runners)
     longest = max(runner.busy_ns for runner in runners)
     wires = _nics(machines, folding, conditions)
     network, carrier = _carriers(job, engine, machines, wires, fans, None if fifo else longest // max(1, time_steps))

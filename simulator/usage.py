@@ -30,8 +30,8 @@ class Snapshot:
 def snapshot(engine: Engine, machines: Sequence[Machine], network: Network) -> Snapshot:
     """Read all counters; cores in nanoseconds, the others in bytes."""
     sent, received = network.served_bytes()
-    cores = tuple(machine.cores.served() for machine in machines)
-    memory = tuple(machine.memory_served() for machine in machines)
+    cores = tuple(machine.cores_served(engine.now) for machine in machines)
+    memory = tuple(machine.memory_served(engine.now) for machine in machines)
     return Snapshot(engine.now, engine.events, (cores, memory, tuple(sent), tuple(received)))
 
 
