@@ -19,6 +19,9 @@ import numpy.typing as npt
 from simulator.engine import Engine
 from simulator.network import Delivery, Network, Nic
 
+#: Links after the sender's NIC, and bytes per nanosecond of each.
+Route = tuple[tuple[int, float], ...]
+
 
 class FifoResource:
     """A pool of equal servers with one queue; jobs start in the order of arrival.
@@ -98,7 +101,7 @@ class FifoNetwork(Network):
         self.free = np.zeros(len(self._capacity), dtype=np.int64)
         self.taken = np.zeros(len(self._capacity))
         self.when_free, self.bytes_taken = self.free.data, self.taken.data
-        self._paths: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._routes: dict[tuple[int, int], Route] = {}
         self.before_reading: Callable[[], None] | None = None
 
     def served_bytes(self) -> tuple[list[float], list[float]]:
@@ -123,30 +126,45 @@ class FifoNetwork(Network):
         """Nothing: no message has a rate of its own."""
         return {}
 
-    def _start(self, source: int, target: int, size_bytes: int, delivery: Delivery) -> None:
+    def send(self, source: int, target: int, size_bytes: int, then: Callable[[Any], None], argument: Any) -> None:
+        """Start a message; ``then(argument)`` is called when it has arrived (at once, within a host)."""
+        route = self._routes.get((source, target))
+        if route is None:
+            route = self._routes[source, target] = self._route(source, target)
+        if not route or not size_bytes:
+            super().send(source, target, size_bytes, then, argument)
+            return
+        self.sent_bytes += size_bytes
+        self._queue(source, route, (then, argument, size_bytes))
+
+    def _route(self, source: int, target: int) -> Route:
+        """Return the links after the sender's NIC and their rates; none where a message takes no time on a wire."""
+        rates = self._capacity[source], self._capacity[target]
+        if self.is_local(source, target) or math.isinf(min(rates)):
+            return ()
+        return tuple((link, self._capacity[link]) for link in self.path(source, target)[1:])
+
+    def _queue(self, source: int, route: Route, delivery: Delivery) -> None:
         """Queue at the sender's NIC; the rest of the path is taken when that is free, not before."""
-        now, free = self._engine.env._now, self.when_free[source]
+        now, free, size_bytes = self._engine.env._now, self.when_free[source], delivery[2]
         self.bytes_taken[source] += size_bytes
         start = free if free > now else now
         end = start + round(size_bytes / self._capacity[source])
         self.when_free[source] = end
-        message = (source, target, end, delivery)
+        message = (source, route, end, delivery)
         if start > now:
             self._engine.at(start, self._cross, message)
         else:
             self._cross(message)
 
-    def _cross(self, message: tuple[int, int, int, Delivery]) -> None:
+    def _cross(self, message: tuple[int, Route, int, Delivery]) -> None:
         """Take the links after the sender's NIC, one latency after the last of which the message arrives."""
-        source, target, end, delivery = message
-        path = self._paths.get((source, target))
-        if path is None:
-            path = self._paths[source, target] = self.path(source, target)[1:]
-        now, size_bytes = self._engine.now, delivery[2]
-        for link in path:
+        source, route, end, delivery = message
+        now, size_bytes = self._engine.env._now, delivery[2]
+        for link, rate in route:
             free = self.when_free[link]
-            ready = (free if free > now else now) + round(size_bytes / self._capacity[link])
+            ready = (free if free > now else now) + round(size_bytes / rate)
             self.bytes_taken[link] += size_bytes
             self.when_free[link] = ready
-            end = max(end, ready)
+            end = ready if ready > end else end
         self._engine.at(end + self._latency[source], self._deliver, delivery)

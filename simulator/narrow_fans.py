@@ -91,6 +91,7 @@ class NarrowFanNetwork:
         self._free = network.when_free
         self._pools: dict[int, tuple[FifoResource, FifoResource]] = {}
         self._services: dict[tuple[Fan, float, float], _Service] = {}
+        self._known: dict[tuple[Fan, int], _Service] = {}
         network.before_reading = self.count
         for index in servers:
             machine = machines[index]
@@ -159,8 +160,8 @@ class NarrowFanNetwork:
     def _work(self, service: _Service, ends: list[int], latency: int) -> list[int]:
         """Let the messages pass the servers' NICs, the servers work; return when each is done."""
         free, served = self._free, []
-        for end, row in zip(ends, service.arrivals, strict=True):
-            leave, link, enter, cores, serve, memory, traffic = row
+        rows = zip(ends, service.arrivals, strict=True)
+        for end, (leave, link, enter, cores, serve, memory, traffic) in rows:
             ready, before = end - leave, free[link]
             free[link] = entered = (ready if ready > before else before) + enter
             arrived = (entered if entered > end else end) + latency
@@ -191,8 +192,14 @@ class NarrowFanNetwork:
 
     def _service(self, fan: Fan, source: int) -> _Service:
         """Return what a fan asks of every queue."""
-        network = self._network
-        rates = network.rate(source), network.rate(self._count + source)
+        known = self._known.get((fan, source))
+        if known is None:
+            known = self._known[fan, source] = self._service_at(fan, source)
+        return known
+
+    def _service_at(self, fan: Fan, source: int) -> _Service:
+        """Return the same, which all ranks with one rate of NIC share."""
+        rates = self._network.rate(source), self._network.rate(self._count + source)
         found = self._services.get((fan, *rates))
         if found is None:
             servers = [self._server(fan, place, *rates) for place in range(len(fan.servers))]

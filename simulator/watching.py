@@ -75,6 +75,7 @@ class WatchedInterpreter(Interpreter):
 
     def __init__(self, watcher: Watcher, gap: int, *others: Any) -> None:
         super().__init__(*others)
+        self._noted = True
         self._watcher, self._gap = watcher, gap
         self._versions: dict[str, int] = defaultdict(int)
 
