@@ -82,6 +82,11 @@ class Engine:
         """Present time in nanoseconds."""
         return self.env._now
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to happen after the present event."""
+        return not self._queue
+
     def at(self, time_ns: int, then: Callable[[Any], None], argument: Any = None, order: int = 0) -> None:
         """Call ``then(argument)`` at a time that has not passed, in an :class:`Order`."""
         self.events += 1

@@ -25,13 +25,17 @@ from simulator.runner import Runner
 Lane = tuple[int, int]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Hold:
-    """At the end of ``step`` a worker stands still until ``until_ns``, then goes on after step ``back_to``."""
+    """At the end of ``step`` some workers stand still until ``until_ns``, then go on after step ``back_to``.
+
+    One object for all of them: each makes the same steps again, however far apart they come to it.
+    """
 
     step: int
     until_ns: int
     back_to: int
+    workers: tuple[Runner, ...]
 
 
 class Outages:
@@ -56,7 +60,9 @@ class Outages:
         self._engine, self._plan, self._losses = engine, plan, conditions.losses
         self._checkpoints = conditions.checkpoints
         self._lanes: dict[Lane, list[Runner]] = defaultdict(list)
-        self._holds: dict[Runner, _Hold] = {}
+        self._holds: dict[Runner, list[_Hold]] = defaultdict(
+            list
+        )  # of each worker, in the order in which it comes to them
         self._go_on: Callable[[Runner], None] = lambda runner: None
         self.happened: list[str] = []
 
@@ -73,10 +79,10 @@ class Outages:
 
     def holds(self, runner: Runner, steps: int) -> bool:
         """At the end of a step: whether the worker, which makes so many, stands still now; it will be called on."""
-        hold = self._holds.get(runner)
-        if hold is None or runner.step < hold.step:
+        holds = self._holds.get(runner)
+        if not holds or runner.step < holds[0].step:
             return False
-        del self._holds[runner]
+        hold = holds.pop(0)
         if hold.back_to >= steps:  # nothing is left to do
             return False
         now = self._engine.now
@@ -110,6 +116,8 @@ class Outages:
     def _write(self, checkpoints: Checkpoints) -> None:
         until = self._engine.now + to_ns(checkpoints.write_seconds)
         self._hold(list(self._lanes), until, None)
+        if self._engine.idle:  # nobody will ever go on: a deadlock, which checkpoints must not hide
+            return
         self._engine.at(until + to_ns(checkpoints.interval_seconds), self._write, checkpoints)
 
     def _touched(self, loss: NodeLoss) -> list[Lane]:
@@ -129,21 +137,40 @@ class Outages:
 
     def _hold(self, lanes: Sequence[Lane], until: int, saved_ns: int | None) -> int:
         """Hold lanes at the end of the steps under way; rewind to the checkpoint, if any; return the most steps lost."""
-        open_lanes = [self._lanes[lane] for lane in lanes if not any(runner.finished for runner in self._lanes[lane])]
+        every = [tuple(self._lanes[lane]) for lane in lanes]
+        still_open = [lane for lane in every if not any(runner.finished for runner in lane)]
         if self._plan.rounds:  # exchanges of all groups must stay as many
-            open_lanes = [[runner for lane in open_lanes for runner in lane]] if open_lanes else []
-        most = 0
-        for lane in open_lanes:
-            step = 1 + max(runner.step for runner in lane)
-            back_to = step if saved_ns is None else min(bisect_right(runner.done, saved_ns) for runner in lane)
-            most = max(most, step - back_to)
-            for runner in lane:
-                self._add(runner, _Hold(step, until, back_to))
-        return most
+            together = tuple(runner for lane in every for runner in lane)
+            still_open = [together] if still_open == every else []
+        return max([self._hold_together(lane, until, saved_ns) for lane in still_open], default=0)
 
-    def _add(self, runner: Runner, hold: _Hold) -> None:
-        before = self._holds.get(runner)
-        if before is not None:
-            back_to = min(before.back_to, hold.back_to)
-            hold = _Hold(max(before.step, hold.step), max(before.until_ns, hold.until_ns), back_to)
-        self._holds[runner] = hold
+    def _hold_together(self, workers: tuple[Runner, ...], until: int, saved_ns: int | None) -> int:
+        """Hold workers that go through the same steps; return the most steps lost.
+
+        A hold that none of them has come to yet is changed; else there is one more, after those that some still come to.
+        Steps are counted as they will be then.
+        """
+        ahead = {runner: self._holds[runner][:] for runner in workers}
+        same = self._shared(workers)
+        if same is not None:
+            for holds in ahead.values():
+                holds.pop()
+        step = 1 + max(holds[-1].back_to if holds else runner.step for runner, holds in ahead.items())
+        back_to = step
+        if saved_ns is not None:
+            saved = [bisect_right(runner.done, saved_ns) for runner in workers]
+            back_to = min(*saved, step, *(hold.back_to for holds in ahead.values() for hold in holds))
+        if same is None:
+            hold = _Hold(step, until, back_to, workers)
+            for runner in workers:
+                self._holds[runner].append(hold)
+        else:
+            same.step, same.until_ns = max(same.step, step), max(same.until_ns, until)
+            same.back_to = min(same.back_to, back_to)
+        return step - back_to
+
+    def _shared(self, workers: tuple[Runner, ...]) -> _Hold | None:
+        """Return the last hold of all these workers, if it is one, of no others, that none has come to yet."""
+        last = self._holds[workers[0]][-1:]
+        alike = bool(last) and last[0].workers == workers and all(self._holds[r][-1:] == last for r in workers)
+        return last[0] if alike else None

@@ -10,6 +10,8 @@ from placement.plan import Sync
 from problem.errors import BadInput
 from simulator.conditions import Checkpoints, Conditions, NodeLoss, Resize
 from simulator.conditions_file import load_conditions
+from simulator.engine import Engine
+from simulator.outages import Outages
 from simulator.simulate import simulate
 from tests.simulator.instances import BATCH, US, chain_model, make_costs, make_plan, table
 
@@ -115,6 +117,31 @@ def test_messages_stay_in_step(level, hogwild):
     assert result.samples_per_second < run(plan, 80, level).samples_per_second
     assert result.time_split["recovery"] > 0
     assert len(result.happened) == 3
+
+
+@pytest.mark.parametrize("sync", [Sync("background", 3), Sync("foreground", 1, 1.0, "ma")], ids=["apart", "together"])
+@pytest.mark.parametrize("at", [4.7, 9.1, 13.3, 17.9])
+def test_bug_a_checkpoint_while_only_some_stand_still(sync, at):
+    """A checkpoint, or a loss, while some workers of a step had come to a hold and others had not changed the hold of the
+    others alone: they made other steps again, waited for messages that never came, and the checkpoints went on for ever."""
+    plan = make_plan(chain_model(2, (table(),)), servers=1, hogwild=2, **GROUPS, sync=sync)
+    losses = tuple(lose("g0n0", at=at + more, restart_seconds=100 * US) for more in (0.0, 1.5, 2.7))
+    for interval in (1.05, 1.4):
+        every = Checkpoints(interval * STEP * US, 20 * US)
+        settings = {"steps": 25, "warmup": 0, "fidelity": "fifo", "variation": 0.3}
+        conditions = Conditions(losses=losses, checkpoints=every, worker_sigma=0.3)
+        result = simulate(plan, make_costs(plan.model), conditions=conditions, **settings)
+        assert result.time_split["recovery"] > 0
+
+
+def test_bug_checkpoints_hid_a_deadlock():
+    """With nothing else left to happen the next checkpoint is not planned, so that the run ends and says who waits."""
+    engine = Engine()
+    conditions = Conditions(checkpoints=Checkpoints(1.0, 0.5))
+    Outages(engine, make_plan(CHAIN), conditions).start((), lambda _: None)
+    engine.at(int(3.2e9), lambda _: None)
+    assert not engine.run()
+    assert engine.now == 4_000_000_000
 
 
 def test_a_recorded_run_has_the_steps_that_count():
