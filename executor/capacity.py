@@ -6,6 +6,7 @@ Spinners on every core for a moment; each should get nearly a core. Knows nothin
 from __future__ import annotations
 
 import multiprocessing as mp
+import signal
 import time
 
 from problem.local import usable_cores
@@ -16,6 +17,7 @@ FREE_SHARE = 0.95
 
 
 def _spin(seconds: float, shares: mp.SimpleQueue[float]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asked; this ends by itself in a moment
     begin, used = time.perf_counter(), time.thread_time()
     while time.perf_counter() - begin < seconds:
         pass

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from cost_models.roofline import roofline_costs
 from experiments.bench_simulator import print_collectives, print_sizes
-from placement.search.job import solve
+from experiments.planning import planned
 from placement.search.options import SolveOptions
 from problem.cluster_io import load_cluster
 from problem.readers import load_model
@@ -49,7 +49,7 @@ def rows(cluster: str = CLUSTER, max_replicas: int = MAX_REPLICAS) -> Iterator[R
     for name in PRESETS:
         model = load_model(name)
         costs_for = functools.partial(roofline_costs, model)
-        result = solve(model, machines, costs_for, SolveOptions(max_replicas=max_replicas))
+        result = planned(model, machines, costs_for, SolveOptions(max_replicas=max_replicas))
         baseline = result.best_baseline
         yield Row(
             preset=name,

@@ -21,11 +21,11 @@ from cost_models.checked_json import write_json
 from cost_models.profile import save_profile
 from cost_models.profile_costs import profile_costs
 from experiments.compare import Comparison, compare, measure_at, misranked
+from experiments.planning import planned
 from experiments.plots import plot_comparison
 from placement.plan import DP, Plan, Sync
 from placement.planfile import save_plan
 from placement.result import PlacementResult
-from placement.search.job import solve
 from placement.search.options import SolveOptions
 from problem.cluster_io import load_cluster
 from problem.local import this_node
@@ -84,7 +84,7 @@ def demo(out: Path, *, rounds: int = 5, steps: int = 30, watch: Callable[[str], 
     profile = measure_at(model, model.batch)
     costs = profile_costs(profile, model, model.batch, this_node())
     tell("planning")
-    chosen = solve(model, cluster, lambda batch, node: costs, SolveOptions(hogwild=1, max_replicas=1))
+    chosen = planned(model, cluster, lambda batch, node: costs, SolveOptions(hogwild=1, max_replicas=1))
     tell("simulating")
     simulated = simulate(chosen.plan, costs)
     save_profile(profile, out / "costs.json")

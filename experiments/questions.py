@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from cost_models.roofline import roofline_costs
+from experiments.planning import planned
 from placement.result import PlacementResult
-from placement.search.job import solve
 from placement.search.options import SolveOptions
 from problem.cluster import Cluster, Node
 from problem.cluster_io import load_cluster
@@ -59,7 +59,7 @@ def _solved(model: Model, cluster: Cluster, **options: Any) -> PlacementResult |
     """Plan; None where nothing fits."""
     try:
         settings = SolveOptions(time_limit_seconds=15.0, gap=0.02, **options)
-        return solve(model, cluster, functools.partial(roofline_costs, model), settings)
+        return planned(model, cluster, functools.partial(roofline_costs, model), settings)
     except HiertrainError:
         return None
 

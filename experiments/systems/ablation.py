@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cost_models.costs import CostTable
+from experiments.planning import planned
 from experiments.questions import modern, wide
 from placement.plan import DP, Plan
-from placement.search.job import solve
 from placement.search.options import SolveOptions
 from problem.graph import Kind
 from simulator.simulate import simulate
@@ -99,7 +99,7 @@ def _planned(part: Part) -> tuple[Plan, CostTable, float]:
         time_limit_seconds=30.0,
         gap=0.02,
     )
-    result = solve(wide(part.branches), modern(MACHINES), options=options)
+    result = planned(wide(part.branches), modern(MACHINES), None, options)
     return _coded(result.plan, part.codec), result.costs, result.bound
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -156,3 +157,10 @@ def test_both_kinds_of_parallelism_beat_either_alone_where_the_network_is_narrow
     best = max(rows[4]["all data-parallel"], rows[4]["best model-parallel heuristic"])
     assert rows[4]["data and model parallel (ILP)"] > 1.2 * best
     assert rows[4]["simulated"] > 1.1 * best
+
+
+def test_bug_a_search_that_ctrl_c_cut_short_made_a_row(monkeypatch):
+    """``figure`` took the best plan so far as its answer and went on; now the interruption ends the figure."""
+    monkeypatch.setattr("experiments.planning.solve", lambda *asked: SimpleNamespace(interrupted=True))
+    with pytest.raises(KeyboardInterrupt):
+        group_size(lambda news: None)
