@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,10 +30,16 @@ def command(
     from experiments.compare import compare
     from placement.planfile import load_plan
 
-    loaded = [load_plan(path).plan for path in plans]
+    loaded = [replace(load_plan(path).plan, name=name) for path, name in zip(plans, names(plans), strict=True)]
     with progress("comparing") as watch:
         found = compare(loaded, rounds=rounds, steps=steps, watch=watch)
     emit(as_json, to_json(found), lambda: to_text(found))
+
+
+def names(plans: Sequence[Path]) -> list[str]:
+    """Return what to call plans: their files' names, whole paths where those are not distinct."""
+    stems = [path.stem for path in plans]
+    return stems if len(set(stems)) == len(stems) else [str(path) for path in plans]
 
 
 def to_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:

@@ -110,7 +110,9 @@ def _changes(found: Difference) -> str:
             f"throughput  {format_throughput(found.before)} -> {format_throughput(found.after)} samples/s ({ratio:.2f})",
             f"bottleneck  {found.bottleneck_before} -> {found.bottleneck_after}",
             f"moved       {found.moved_bytes:,} bytes\n",
-            table(("what", "before", "after"), [(row.what, row.before, row.after) for row in found.changes]),
+            table(("what", "before", "after"), [(row.what, row.before, row.after) for row in found.changes])
+            if found.changes
+            else "nothing is different",
         ]
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hiertrain import cli
+from hiertrain.commands.compare import names
 from tests.hiertrain.test_edge_cases import hiertrain
 
 COMMANDS = ("demo", "profile", "solve", "simulate", "run", "compare", "explain", "sweep", "figure", "presets")
@@ -122,6 +123,7 @@ def test_compare_lays_prediction_beside_measurement(plan: Path) -> None:
     done = hiertrain("compare", plan, "--rounds", "1", "--steps", "5", "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
+    assert row["plan"] == plan.stem
     assert row["predicted"] > 0
     assert row["measured"] > 0
     assert set(row["blame"]) >= {"compute", "embedding", "message", "allreduce", "update", "sync", "waiting"}
@@ -235,6 +237,7 @@ def test_explain_against_an_earlier_plan(plan: Path) -> None:
     printed = hiertrain("explain", plan, "--against", plan).stdout
     assert "(1.00)" in printed
     assert "0 bytes" in printed
+    assert "nothing is different" in printed
 
 
 @pytest.mark.parametrize(
@@ -255,3 +258,9 @@ def test_a_batch_beyond_all_bounds_is_refused() -> None:
     done = hiertrain("solve", "demo", "--cluster", "local:2", "--batch", "9" * 20)
     assert done.returncode == 2
     assert "--batch" in done.stderr
+
+
+def test_bug_compared_plans_of_one_model_had_one_name() -> None:
+    """Rows were all called as the model is; now as the files are, by their whole paths where names are the same."""
+    assert names([Path("a/here.json"), Path("dp.json")]) == ["here", "dp"]
+    assert names([Path("a/plan.json"), Path("b/plan.json")]) == ["a/plan.json", "b/plan.json"]
