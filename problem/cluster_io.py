@@ -53,19 +53,17 @@ def load_cluster(source: str | Path) -> Cluster:
     if Path(text).suffix:
         raise BadInput(text, "file", Path(text).name, "No such file or directory")
     match = _PRESET.fullmatch(str(source))
-    known = [*cluster_presets(), LOCAL.name]
-    if match is None or match["name"] not in known:
-        wanted = match["name"] if match else str(source)
+    known, wanted = [*cluster_presets(), LOCAL.name], str(source).partition(":")[0]
+    if wanted not in known:
         files = "each with a count (NAME:4); or a file, see docs/formats.md"
         raise BadInput("cluster", "name", str(source), f"{nearest(wanted, known)}, {files}")
-    trainers, servers = int(match["trainers"] or 1), match["servers"]
+    trainers, servers = (int(match["trainers"] or 1), match["servers"]) if match else (0, None)
     if not 1 <= trainers + int(servers or 0) <= MAX_NODES or trainers < 1:
-        raise BadInput(
-            "cluster", "count", str(source), f"between 1 and {MAX_NODES} nodes, at least one of them a trainer"
-        )
-    if match["name"] == LOCAL.name:
+        allowed = f"NAME:N or NAME:TRAINERS+SERVERS: between 1 and {MAX_NODES} nodes, at least one of them a trainer"
+        raise BadInput("cluster", "count", str(source), allowed)
+    if wanted == LOCAL.name:
         return _local(str(source), trainers, int(servers or 1))
-    return _preset(str(source), match["name"], trainers, None if servers is None else int(servers))
+    return _preset(str(source), wanted, trainers, None if servers is None else int(servers))
 
 
 def _local(name: str, trainers: int, servers: int) -> Cluster:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -188,7 +189,12 @@ def _check(
         raise BadInput("simulate", "precision", precision, "at least 0, below 1")
     if costs.batch != plan.batch:
         raise BadInput("simulate", "costs.batch", costs.batch, f"the plan's batch size, {plan.batch}")
-    known = {node.name for node in nodes_of(plan)}
+    known = sorted({node.name for node in nodes_of(plan)})
     for name, (where, value) in conditions.named_nodes.items():
         if name not in known:
-            raise BadInput("conditions", where, value, "a node of the plan")
+            raise BadInput("conditions", where, value, f"a node of the plan, such as {_like(name, known)}")
+
+
+def _like(name: str, known: list[str]) -> str:
+    """Return the known name that is most like this one."""
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]

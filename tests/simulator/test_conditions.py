@@ -202,9 +202,9 @@ def test_conditions_out_of_range_are_refused(field):
 
 
 def test_a_slow_node_that_is_not_there_is_refused():
-    """A misspelt node never passes silently."""
-    with pytest.raises(BadInput, match=r"slow_nodes\.nobody"):
-        simulate(make_plan(CHAIN), make_costs(CHAIN), conditions=Conditions(slow_nodes={"nobody": 2.0}))
+    """A misspelt node never passes silently; the node that was meant is named."""
+    with pytest.raises(BadInput, match=r"slow_nodes\.g0n00 = 2.0: a node of the plan, such as g0n0"):
+        simulate(make_plan(CHAIN), make_costs(CHAIN), conditions=Conditions(slow_nodes={"g0n00": 2.0}))
 
 
 def test_levels_are_compared():
