@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +13,8 @@ from problem.units import format_throughput
 from simulator.fleet import FLEET, fleet, shares
 from simulator.relief import Relief
 from simulator.result import SimulationResult
+
+ROUNDING = 1e-9  # share of the throughput below which an interval is that of the sums' rounding
 
 _WORDS = {
     "cpu": "CPU",
@@ -38,8 +41,7 @@ def simulation_text(plan: Plan, result: SimulationResult, relief: Relief | None)
     split = ", ".join(f"{name.replace('_', ' ')} {1e3 * s:.2f} ms" for name, s in result.time_split.items() if s > 0)
     gap = result.average_sync_gap
     lines = [
-        f"predicted   {format_throughput(result.samples_per_second)} samples/s "
-        f"(95 % interval +- {format_throughput(result.ci95)})",
+        f"predicted   {format_throughput(result.samples_per_second)} samples/s{_interval(result)}",
         f"bottleneck  {result.bottleneck}",
         *_without(relief),
         f"time        {parts}",
@@ -52,6 +54,14 @@ def simulation_text(plan: Plan, result: SimulationResult, relief: Relief | None)
         *(f"left out: {sentence}" for sentence in result.left_out),
     ]
     return "\n".join(lines)
+
+
+def _interval(result: SimulationResult) -> str:
+    """Return the interval in words: none for a closed form, 0 where it is nothing but rounding."""
+    if math.isnan(result.ci95):
+        return " (closed form)"
+    half = result.ci95 if result.ci95 > ROUNDING * result.samples_per_second else 0.0
+    return f" (95 % interval +- {format_throughput(half)})"
 
 
 def _without(relief: Relief | None) -> list[str]:

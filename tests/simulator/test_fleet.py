@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from hiertrain.simulation_text import simulation_text
 from placement.plan import Sync
 from simulator.conditions import Checkpoints, Conditions, NodeLoss
 from simulator.fleet import FLEET, PARTS, fleet, shares
@@ -119,3 +120,12 @@ def test_a_machine_of_two_roles_is_a_trainer():
     plan = make_plan(chain_model(2, (table(),)), servers=1)
     both = replace(plan, servers=(plan.groups[0][0],))
     assert set(fleet(both, simulate(both, make_costs(plan.model), steps=20))) == {"trainer"}
+
+
+def test_an_interval_is_printed_only_where_there_is_one():
+    """A closed form has no interval (nan was printed), and what is left of one without variation is rounding: 0."""
+    plan, costs = make_plan(CHAIN), make_costs(CHAIN)
+    closed = simulate(plan, costs, fidelity="bound")
+    assert "samples/s (closed form)\n" in simulation_text(plan, closed, None)
+    steady = replace(simulate(plan, costs, variation=0.0), ci95=3.4e-13)
+    assert "(95 % interval +- 0)\n" in simulation_text(plan, steady, None)
