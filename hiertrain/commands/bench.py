@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def command(
     suite: Annotated[str, typer.Argument(help="msr, pipedream or piper.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the suite's instances.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of the suite's instances, as their repositories have it.")
+    ],
     time_limit: Annotated[float, typer.Option(min=0.01, help="Seconds for each instance that has a limit.")] = 60.0,
     contiguous: Annotated[bool, typer.Option("--contiguous", help="msr: contiguous splits, exactly.")] = False,
     only: Annotated[str, typer.Option(help="Only instances whose name contains this.")] = "",
@@ -25,7 +27,7 @@ def command(
 ) -> None:
     """Solve public placement instances in their own objectives, beside the best values known.
 
-    Example: hiertrain bench pipedream workloads/pipedream --only vgg16
+    Example: hiertrain bench pipedream profiles --only vgg16
     """
     from experiments.public_bench import BenchOptions, bench
 

@@ -14,13 +14,19 @@ from problem.errors import BadInput
 def command(
     name: Annotated[str | None, typer.Argument(help="Figure, or all; see --list.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for rows, PNG and SVG.")] = Path("out/figures"),
-    seeds: Annotated[int | None, typer.Option("--seeds", min=2, help="Runs of each setting (dct- studies).")] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes at a time (dct- studies).")] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=2, help="Runs of each setting (dct- studies); default: 5.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Processes at a time (dct- studies); default: 2.")
+    ] = None,
     criteo: Annotated[
         Path | None, typer.Option("--criteo", help="Train a dct- study on a file in Criteo's layout.")
     ] = None,
     limit: Annotated[int | None, typer.Option("--data-limit", min=1, help="Rows of the file to read at most.")] = None,
-    held_out: Annotated[float, typer.Option("--held-out", help="Share of the rows, the last, to test on.")] = 1 / 7,
+    held_out: Annotated[
+        float, typer.Option("--held-out", help="Share of the rows, the last, to test on.", show_default="1/7")
+    ] = 1 / 7,
     passes: Annotated[int, typer.Option("--passes", min=1, help="Times the other rows are read.")] = 1,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Samples of a step on the file.")] = 128,
     table_rows: Annotated[
