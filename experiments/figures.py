@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from cost_models.checked_json import write_json
 from experiments import questions
 from experiments.literature import literature_rows, literature_text
 from experiments.paced import paced_rows
-from experiments.plots import COLOURS, MARKERS
+from experiments.plots import COLOURS, MARKERS, counted, legend_above, plain_log
 from experiments.quality import conditions, drawing, exchanges, replicas, tables, thresholds
 from experiments.quality.on_file import CriteoFile, criteo_source
 from experiments.quality.study import USUAL, Effort
@@ -139,7 +138,7 @@ def draw(info: FigureInfo, rows: Sequence[Mapping[str, Any]], out: Path) -> None
     axis = figure.subplots()
     info.draw(rows, axis)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize=8)
+    legend_above(figure, axis)
     for ending in ("png", "svg"):
         figure.savefig(out / f"{info.name}.{ending}", dpi=150)
 
@@ -169,14 +168,23 @@ def _literature(watch: Watch) -> list[Row]:
 
 def _draw_literature(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
     positions = range(len(rows))
-    for met, colour, word in ((True, COLOURS[1], "within"), (False, COLOURS[2], "missed")):
+    for met, colour, word in ((True, COLOURS[1], "within its tolerance"), (False, COLOURS[2], "missed")):
         mine = [position for position in positions if rows[position]["met"] is met]
         off = [rows[position]["deviation"] / rows[position]["tolerance"] for position in mine]
         axis.plot(off, mine, "o" if met else "s", color=colour, label=word)
     axis.axvspan(-1, 1, color="lightgrey", alpha=0.5)
-    axis.set_yticks(list(positions), [f"{row['anchor']}: {row['what']}" for row in rows], fontsize=7)
+    axis.axvline(0, color="grey", linewidth=0.8)
+    names = [f"{row['anchor']}: {row['what']}" for row in rows]
+    axis.set_yticks(list(positions), names, fontsize=7)
+    axis.grid(axis="y", color="lightgrey", linewidth=0.4)
+    axis.margins(y=0.02)
     axis.invert_yaxis()
-    axis.set(xscale="symlog", xlabel="(ours - published) / tolerance")
+    axis.set_xscale("symlog", linthresh=1, linscale=0.5)
+    reach = 1.3 * max(2.0, *(abs(row["deviation"]) / row["tolerance"] for row in rows))
+    ticks = [-10, -5, -2, -1, 0, 1, 2, 5, 10]
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
+    axis.set(xlabel="(ours - published) / tolerance", xlim=(-reach, reach))
 
 
 def _draw_validation(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
@@ -184,16 +192,14 @@ def _draw_validation(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
         mine = [row for row in rows if row["model"] == model]
         measured = [row["measured"] / 1e3 for row in mine]
         style: Row = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": "none"}
-        axis.plot(measured, [row["calibrated"] / 1e3 for row in mine], label=f"{model}, calibrated", **style)
+        axis.plot(measured, [row["calibrated"] / 1e3 for row in mine], label=model, **style)
         axis.plot(measured, [row["predicted"] / 1e3 for row in mine], fillstyle="none", alpha=0.5, **style)
     ends = [min(row["measured"] for row in rows) / 1.3e3, max(row["measured"] for row in rows) * 1.3e-3]
     axis.plot(ends, ends, color="grey", linewidth=0.8)
-    axis.set(xscale="log", yscale="log", xlabel="measured, thousand samples/s (cpu clock)")
-    for one in (axis.xaxis, axis.yaxis):
-        one.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        one.set_major_formatter(ScalarFormatter())
-        one.set_minor_formatter(NullFormatter())
-    axis.set_ylabel("predicted, thousand samples/s (hollow: before calibration)")
+    axis.set(xlabel="measured, thousand samples/s (cpu clock)")
+    axis.plot([], [], "o", fillstyle="none", color="grey", label="hollow: before calibration")
+    axis.set_ylabel("predicted, thousand samples/s")
+    plain_log(axis)
 
 
 def _draw_eight(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
@@ -208,36 +214,44 @@ def _draw_eight(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
 
 
 def _draw_paced(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
-    positions, colours = range(len(rows)), [COLOURS[1] if row["conclusive"] else "lightgrey" for row in rows]
     errors = [100 * (row["ratio"] - 1) for row in rows]
-    axis.barh(positions, errors, color=colours, label="predicted / measured - 1 (grey: the machine did not keep up)")
-    axis.set_yticks(list(positions), [f"{row['plan']} ({row['workers']} processes)" for row in rows], fontsize=8)
+    kept = [position for position, row in enumerate(rows) if row["conclusive"]]
+    axis.barh(
+        kept,
+        [errors[p] for p in kept],
+        color=COLOURS[5],
+        edgecolor=COLOURS[0],
+        label="paced run against its simulation, wall clock",
+    )
+    for position, (row, error) in enumerate(zip(rows, errors, strict=True)):
+        words = f"{error:+.1f} %" if row["conclusive"] else f"machine did not keep up ({error:+.0f} %)"
+        end = max(0.0, error) if row["conclusive"] else 0.0
+        axis.annotate(words, (end, position), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8)
+    axis.set_yticks(range(len(rows)), [f"{row['plan']} ({row['workers']} processes)" for row in rows], fontsize=8)
+    axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.axvline(0, color="grey", linewidth=0.8)
-    axis.set_xlabel("error of the schedule, % (paced clock, wall)")
+    reach = max([1.0, *(abs(errors[p]) for p in kept)])
+    axis.set(xlabel="predicted / measured samples/s - 1, %", xlim=(-1.1 * reach, 2 * reach))
 
 
 def _draw_trainers(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
     for number, name in enumerate(dict.fromkeys(row["architecture"] for row in rows)):
         mine = [row for row in rows if row["architecture"] == name]
         machines = [row["machines"] for row in mine]
-        style: Row = {"marker": MARKERS[number], "color": COLOURS[number]}
-        axis.plot(machines, [row["simulated"] / 1e3 for row in mine], label=name, **style)
-        last = mine[-1]
-        axis.annotate(
-            f"{last['replicas']} replica(s)",
-            (machines[-1], last["simulated"] / 1e3),
-            fontsize=8,
-            va="bottom",
-            ha="right",
-        )
+        style: Row = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": ("-", "--", ":")[number % 3]}
+        label = f"{name} ({counted(mine[-1]['replicas'], 'replica')} on {machines[-1]})"
+        axis.plot(machines, [row["simulated"] / 1e3 for row in mine], label=label, **style)
+    axis.set_xticks(sorted({row["machines"] for row in rows}))
     axis.set(xlabel="machines (fb-1s-18c), servers included", ylabel="simulated, thousand samples/s", ylim=(0, None))
 
 
 def _draw_lines(rows: Sequence[Mapping[str, Any]], axis: Axes, key: str, xlabel: str) -> None:
     names = [name for name in rows[0] if name != key]
+    said = {"bound": "proven bound of any plan", "simulated": "the ILP's plan, simulated"}
+    lines = {"bound": ":", "simulated": "--"}
     for number, name in enumerate(names):
-        style: Row = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": ":" if name == "bound" else "-"}
-        axis.plot([row[key] for row in rows], [row[name] / 1e3 for row in rows], label=name, **style)
+        style: Row = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": lines.get(name, "-")}
+        axis.plot([row[key] for row in rows], [row[name] / 1e3 for row in rows], label=said.get(name, name), **style)
     axis.set(xlabel=xlabel, ylabel="thousand samples/s", ylim=(0, None))
 
 
@@ -249,14 +263,22 @@ def _draw_group_size(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
 
 def _draw_heuristics(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
     names = [name for name in rows[0] if name not in {"model", "ILP", "bound"}]
-    width = 0.8 / len(names)
     for number, name in enumerate(names):
-        values = [(row[name] or 0.0) / row["ILP"] for row in rows]
-        positions = [i - 0.4 + (number + 0.5) * width for i in range(len(rows))]
-        axis.bar(positions, values, width, label=name, color=COLOURS[number + 1], edgecolor="white")
-    axis.axhline(1, color=COLOURS[0], linewidth=1, label="ILP")
-    axis.set_xticks(range(len(rows)), [row["model"] for row in rows], rotation=30, ha="right", fontsize=8)
-    axis.set(ylabel="samples/s relative to the ILP's plan", ylim=(0, 1.45))
+        shift = 0.13 * (number - (len(names) - 1) / 2)
+        found = [(row[name] / row["ILP"], position + shift) for position, row in enumerate(rows) if row[name]]
+        style: Row = {"marker": MARKERS[number], "color": COLOURS[number], "linestyle": "none", "markersize": 5}
+        axis.plot([share for share, _ in found], [at for _, at in found], label=name, **style)
+    axis.axvline(1, color=COLOURS[0], linewidth=1, label="the ILP's plan")
+    for position, row in enumerate(rows):
+        best = max(row[name] or 0.0 for name in names)
+        words = f"{100 * (row['ILP'] / best - 1):+.0f} %" if best else "none fits"
+        axis.annotate(words, (1.04, position), va="center", fontsize=8)
+    axis.set_yticks(range(len(rows)), [row["model"] for row in rows], fontsize=8)
+    axis.set_yticks([position + 0.5 for position in range(len(rows) - 1)], minor=True)
+    axis.grid(axis="y", which="minor", color="lightgrey", linewidth=0.6)
+    axis.tick_params(axis="y", which="minor", length=0)
+    axis.invert_yaxis()
+    axis.set(xlabel="samples/s relative to the ILP's plan; at the right: the ILP over the best of them", xlim=(0, 1.15))
 
 
 FIGURES: Mapping[str, FigureInfo] = {

@@ -6,13 +6,41 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 #: Wong's colours for colour-blind readers (Nature Methods 8, 441, 2011), of unlike lightness so that grey works too.
 PREDICTED, MEASURED = "#56B4E9", "#D55E00"
 #: All of them, dark to light.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+#: What a row of a legend holds at 8 points: letters, of which a sample of the line takes some.
+LEGEND_LETTERS, SAMPLE_LETTERS = 120, 8
+
+
+def counted(number: int, thing: str) -> str:
+    """Return "1 replica", "2 replicas"."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def legend_above(figure: Figure, axis: Axes) -> None:
+    """Put what an axis says of its lines and bars above it, where it covers no data, in as many columns as fit."""
+    handles, labels = axis.get_legend_handles_labels()
+    if labels:
+        columns = max(1, LEGEND_LETTERS // (max(len(label) for label in labels) + SAMPLE_LETTERS))
+        place: dict[str, Any] = {"loc": "outside upper left", "ncols": min(columns, len(labels))}
+        figure.legend(handles, labels, frameon=False, fontsize=8, **place)
+
+
+def plain_log(axis: Axes) -> None:
+    """Make both scales logarithmic, with 1, 2, 5 and their tenfolds written as they are spoken."""
+    axis.set(xscale="log", yscale="log")
+    for one in (axis.xaxis, axis.yaxis):
+        one.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        one.set_minor_formatter(NullFormatter())
 
 
 def plot_comparison(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -26,6 +26,8 @@ def _zero(axis: Axes) -> None:
     ticks = [-1, -0.5, -0.2, -0.1, 0, 0.1, 0.2, 0.5, 1, 2, 5]
     axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
+    low, high = axis.get_ylim()
+    axis.set_ylim(1.15 * low, 1.15 * high)
 
 
 def draw_changes(rows: Rows, axis: Axes) -> None:
@@ -56,8 +58,9 @@ def draw_exchanges(rows: Rows, axis: Axes) -> None:
     values = [row["change"] for row in rows]
     style: dict[str, Any] = {"color": COLOURS[0], "marker": MARKERS[0], "linestyle": "none"}
     axis.errorbar(wire, values, _errors(rows), capsize=3, label="mean and 95 % of the seeds", **style)
+    place: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "ha": "center", "va": "bottom"}
     for row in rows:
-        axis.annotate(row["codecs"].partition("=")[2], (row["wire"], row["high"]), fontsize=8, ha="center", va="bottom")
+        axis.annotate(row["codecs"].partition("=")[2], (row["wire"], row["high"]), xytext=(0, 3), **place)
     axis.axhline(0, color="grey", linewidth=0.8)
     axis.set(xscale="log", xlabel="bytes of the exchange over those of float32")
     axis.set_xticks([0.05, 0.1, 0.2, 0.5, 1], ["0.05", "0.1", "0.2", "0.5", "1"])
@@ -76,7 +79,11 @@ def draw_conditions(rows: Rows, axis: Axes) -> None:
         axis.errorbar(at, values, _errors(mine), capsize=3, label=f"{task}, {mine[0]['steps']:,} steps", **style)
         axis.plot(at, [_window(row, 3) for row in mine], fillstyle="none", **style)
     axis.plot([], [], "o", fillstyle="none", color="grey", label="hollow: the same half-way through")
-    axis.set_xticks(range(len(names)), [name.replace(", ", "\n").replace(": ", ":\n") for name in names], fontsize=8)
+    axis.set_xticks(
+        range(len(names)),
+        [name.replace(", ", "\n").replace(": ", ":\n").replace(" of the", " of\nthe") for name in names],
+        fontsize=8,
+    )
     axis.set(ylabel="change of the loss, % (positive: worse)", xlabel="what is compressed (DCT-MP; control: bf16)")
     _zero(axis)
 
