@@ -210,7 +210,7 @@ def _draw_eight(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:
     axis.set_yticks(range(len(rows)), [f"{row['plan']} ({row['workers']} processes)" for row in rows], fontsize=8)
     axis.invert_yaxis()
     axis.axvline(1, color="grey", linewidth=0.8)
-    axis.set_xlabel("predicted / measured samples per second (cpu clock, nothing calibrated)")
+    axis.set_xlabel("predicted / measured samples/s (cpu clock, not calibrated)")
 
 
 def _draw_paced(rows: Sequence[Mapping[str, Any]], axis: Axes) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -16,8 +17,8 @@ PREDICTED, MEASURED = "#56B4E9", "#D55E00"
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
-#: What a row of a legend holds at 8 points: letters, of which a sample of the line takes some.
-LEGEND_LETTERS, SAMPLE_LETTERS = 120, 8
+#: Letters in a row of a legend of 8 points, and how many of them a sample of the line takes.
+LEGEND_LETTERS, SAMPLE_LETTERS = 124, 11
 
 
 def counted(number: int, thing: str) -> str:
@@ -29,9 +30,16 @@ def legend_above(figure: Figure, axis: Axes) -> None:
     """Put what an axis says of its lines and bars above it, where it covers no data, in as many columns as fit."""
     handles, labels = axis.get_legend_handles_labels()
     if labels:
-        columns = max(1, LEGEND_LETTERS // (max(len(label) for label in labels) + SAMPLE_LETTERS))
-        place: dict[str, Any] = {"loc": "outside upper left", "ncols": min(columns, len(labels))}
+        place: dict[str, Any] = {"loc": "outside upper left", "ncols": _columns([len(label) for label in labels])}
         figure.legend(handles, labels, frameon=False, fontsize=8, **place)
+
+
+def _columns(lengths: Sequence[int]) -> int:
+    """Return the most columns of labels that fit side by side, filled column by column."""
+    for count in range(len(lengths), 1, -1):
+        if sum(max(part) + SAMPLE_LETTERS for part in np.array_split(lengths, count)) <= LEGEND_LETTERS:
+            return count
+    return 1
 
 
 def plain_log(axis: Axes) -> None:

@@ -138,7 +138,7 @@ def draw_cut_thresholds(rows: Rows, axis: Axes) -> None:
     axis.plot(
         [], [], "o", fillstyle="none", color="grey", label="hollow: printed start and end (Criteo Kaggle, an epoch)"
     )
-    axis.set(ylabel="threshold of activations, mean over samples", ylim=(0, None))
+    axis.set(ylabel="threshold of activations", ylim=(0, None))
 
 
 def draw_laplace(rows: Rows, axis: Axes) -> None:

@@ -37,9 +37,13 @@ def gradient_probe(trainer: Trainer) -> dict[str, float]:
 
 
 def weibull_shape(quantiles: Mapping[float, float]) -> float:
-    """Return k of P(|g| > t) = exp(-(t / scale)^k) by least squares: ln(-ln(1 - share)) = k (ln t - ln scale)."""
-    left = [math.log(-math.log(1 - share)) for share in quantiles]
-    return float(np.polyfit([math.log(value) for value in quantiles.values()], left, 1)[0])
+    """Return k of P(|g| > t) = exp(-(t / scale)^k) by least squares: ln(-ln(1 - share)) = k (ln t - ln scale).
+
+    A threshold of zero (rectifiers left more than that share without a gradient) is no point of such a law.
+    """
+    points = {share: value for share, value in quantiles.items() if value > 0}
+    left = [math.log(-math.log(1 - share)) for share in points]
+    return float(np.polyfit([math.log(value) for value in points.values()], left, 1)[0])
 
 
 def cut_probe(trainer: Trainer) -> dict[str, float]:

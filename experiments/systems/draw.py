@@ -65,8 +65,8 @@ def draw_gains(rows: Rows, axis: Axes) -> None:
 def draw_features(rows: Rows, axis: Axes) -> None:
     """Ours against published: a mark for each number of dense features, larger by batch, tables beside their marks."""
     ends = [0.8 * min(row["published"] for row in rows), 1.25 * max(row["published"] for row in rows)]
-    noise = [[factor * end for end in ends] for factor in NOISE]
-    axis.fill_between(ends, *noise, color="lightgrey", label="noise of the suite itself")
+    least, most = ([factor * end for end in ends] for factor in NOISE)
+    axis.fill_between(ends, least, most, color="lightgrey", label="noise of the suite itself")
     axis.plot(ends, ends, color="grey", linewidth=0.8)
     batches = sorted({row["batch"] for row in rows})
     for number, dense in enumerate(sorted({row["dense_features"] for row in rows})):

@@ -201,6 +201,12 @@ def test_the_printed_thresholds_have_the_weibull_shape_that_was_fitted_to_them()
     assert weibull_shape(exact) == pytest.approx(0.452)
 
 
+def test_bug_a_threshold_of_zero_ended_the_figure() -> None:
+    """Where rectifiers leave half of a gradient at zero its median is no point of the law; it was a domain error."""
+    exact = {share: 1.75e-4 * (-np.log(1 - share)) ** (1 / 0.452) for share in GRADIENT_THRESHOLD}
+    assert weibull_shape(exact | {0.5: 0.0}) == pytest.approx(0.452)
+
+
 def test_printed_changes_are_those_of_the_tables() -> None:
     """0.4546 and 0.4547 against 0.4538: the paper's own +0.18 % and +0.20 %; nothing where nothing was printed."""
     assert published_change("DCT-MP, two cuts", 0.95) == pytest.approx(0.18, abs=0.005)
