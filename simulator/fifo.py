@@ -93,6 +93,9 @@ class FifoNetwork(Network):
         The same two, one link at a time: numbers of Python's own, faster than elements of arrays.
     before_reading : callable or None
         Brings ``taken`` up to date for whoever keeps part of it elsewhere.
+    foretell : callable or None
+        A message that is sent with this is not delivered: as soon as its arrival is known, the pair of that instant and of
+        the message's argument is handed over.
     """
 
     def __init__(self, engine: Engine, nics: Sequence[Nic], uplinks: Sequence[float] = ()) -> None:
@@ -103,6 +106,7 @@ class FifoNetwork(Network):
         self.when_free, self.bytes_taken = self.free.data, self.taken.data
         self._routes: dict[tuple[int, int], Route] = {}
         self.before_reading: Callable[[], None] | None = None
+        self.foretell: Callable[[Any], None] | None = None
 
     def served_bytes(self) -> tuple[list[float], list[float]]:
         """Bytes that have left each machine, and that have reached each machine, through its NIC so far."""
@@ -131,11 +135,15 @@ class FifoNetwork(Network):
         route = self._routes.get((source, target))
         if route is None:
             route = self._routes[source, target] = self._route(source, target)
-        if not route or not size_bytes:
+        if route and size_bytes:
+            self.sent_bytes += size_bytes
+            self._queue(source, route, (then, argument, size_bytes))
+        elif then is self.foretell:
+            self.sent_bytes += size_bytes
+            delay = 0 if self.is_local(source, target) else self._latency[source]
+            self._arrive(self._engine.now + delay, (then, argument, size_bytes))
+        else:
             super().send(source, target, size_bytes, then, argument)
-            return
-        self.sent_bytes += size_bytes
-        self._queue(source, route, (then, argument, size_bytes))
 
     def _route(self, source: int, target: int) -> Route:
         """Return the links after the sender's NIC and their rates; none where a message takes no time on a wire."""
@@ -167,4 +175,12 @@ class FifoNetwork(Network):
             self.bytes_taken[link] += size_bytes
             self.when_free[link] = ready
             end = ready if ready > end else end
-        self._engine.at(end + self._latency[source], self._deliver, delivery)
+        self._arrive(end + self._latency[source], delivery)
+
+    def _arrive(self, arrival: int, delivery: Delivery) -> None:
+        """Deliver a message at an instant, or tell now when that is."""
+        if delivery[0] is self.foretell:
+            self.arrived_bytes += delivery[2]
+            self.foretell((arrival, delivery[1]))
+        else:
+            self._engine.at(arrival, self._deliver, delivery)

@@ -16,9 +16,10 @@ from simulator.engine import Engine
 from simulator.errors import Deadlock
 from simulator.fans import Carrier, Gather, Scatter
 from simulator.lowering import Lowering
+from simulator.meetings import Meetings
 from simulator.network import Network
 from simulator.outages import Outages
-from simulator.primitives import Await, Emit, EveryGap, Lag, Mailbox, Meeting, Message, Part, Primitive, Read, Work
+from simulator.primitives import Await, Emit, EveryGap, Lag, Mailbox, Message, Part, Primitive, Read, Work
 from simulator.runner import Runner, Shadow, SyncServer
 
 
@@ -83,6 +84,7 @@ class Interpreter:
             Scatter: self._scatter,
             Gather: self._gather,
         }
+        self._meetings = Meetings(engine, network, self._arrived)
         self._start_own = Ahead(engine, self._move).starts(self._start)
 
     def run(
@@ -115,7 +117,7 @@ class Interpreter:
         for server in servers:
             self._open(server)
         for meeting in self._lowering.meetings:
-            self._convene(meeting)
+            self._meetings.add(meeting)
         if self._outages is not None:
             self._outages.start(self._runners, self._begin)
         for runner, offset in runners:
@@ -246,7 +248,9 @@ class Interpreter:
     def _post(self, emit: Emit) -> None:
         ideal = self._network.ideal_ns(emit.source, emit.target, emit.bytes)
         message = Message(self._engine.now, ideal, emit.answer)
-        self._network.send(emit.source, emit.target, emit.bytes, self._arrived, (emit.mailbox, message))
+        self._network.send(
+            emit.source, emit.target, emit.bytes, self._meetings.then(emit.mailbox), (emit.mailbox, message)
+        )
 
     def _arrived(self, delivery: tuple[Mailbox, Message]) -> None:
         mailbox, message = delivery
@@ -346,18 +350,6 @@ class Interpreter:
             shadow.idle = False
             shadow.paced_at.append(shadow.pace.step)
             self._begin(shadow.runner)
-
-    def _convene(self, meeting: Meeting) -> None:
-        """Let a meeting tell everybody when the last has arrived."""
-
-        def serve(message: Message) -> None:
-            meeting.missing -= 1
-            if not meeting.missing:
-                meeting.missing = len(meeting.boxes)
-                for box in meeting.boxes:
-                    self._arrived((box, message))
-
-        meeting.inbox.serve = serve
 
     def _open(self, server: SyncServer) -> None:
         """Let a sync server answer: one request, or one round of all groups, after the other, in the order of arrival."""

@@ -53,12 +53,14 @@ class Mailbox:
 class Meeting:
     """Where the ranks of a group meet: when the messages of all ``missing`` have arrived, each of ``boxes`` gets the last.
 
-    ``missing`` counts down and starts again from the number of boxes.
+    ``missing`` counts down and starts again from the number of boxes. Where arrivals are known beforehand, ``last`` is the
+    latest so far, with its message.
     """
 
     inbox: Mailbox
     boxes: tuple[Mailbox, ...]
     missing: int
+    last: tuple[int, Message | None] = (-1, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
