@@ -69,15 +69,21 @@ def curve_chart(points: Sequence[Mapping[str, Any]], chosen: int) -> Html:
     bound = " ".join(f"{scale.x(p['group_size']):.1f},{scale.y(p[BOUND]):.1f}" for p in points if _finite(p, BOUND))
     marks = [_mark(scale, point, point["group_size"] == chosen) for point in points if _finite(point, VALUE)]
     names = [_label(scale.x(k), CHART_HEIGHT - 12, str(k), "middle") for k in _few(scale.sizes)]
-    ticks = [_label(LEFT - 8, scale.y(v) + 4, rate(v), "end") for v in _ticks(top)]
+    ticks = [part for v in _ticks(top) for part in _level(scale.y(v), rate(v))]
     axes = [
         _label(WIDTH / 2, CHART_HEIGHT + 8, "nodes per group (K)", "middle"),
         _label(0, 12, "samples/s", "start"),
     ]
     title = "Samples per second (dots; the large one is this plan) and proven bound (dashes) by nodes per group"
     line = element("polyline", points=bound, class_="bound")
-    drawn = _svg(title, CHART_HEIGHT + 14, [line, *marks, *names, *ticks, *axes])
+    drawn = _svg(title, CHART_HEIGHT + 14, [*ticks, line, *marks, *names, *axes])
     return join([element("p", title), drawn, _curve_table(points)])
+
+
+def _level(y: float, words: str) -> tuple[Html, Html]:
+    """Return a line across the chart at a round value, and the value."""
+    line = element("line", x1=LEFT, x2=WIDTH - 20, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid")
+    return line, _label(LEFT - 8, y + 4, words, "end")
 
 
 def _mark(scale: _Scale, point: Mapping[str, Any], chosen: bool) -> Html:
@@ -119,9 +125,10 @@ def _label(x: float, y: float, words: str, anchor: str) -> Html:
 
 
 def _svg(title: str, height: float, children: Iterable[Html]) -> Html:
-    return element(
-        "svg", element("title", title), *children, viewBox=f"0 0 {WIDTH} {height:.0f}", role="img", aria_label=title
-    )
+    """Return a picture as wide as the page, in a box that scrolls where the page is narrow."""
+    box = f"0 0 {WIDTH} {height:.0f}"
+    drawn = element("svg", element("title", title), *children, viewBox=box, role="img", aria_label=title)
+    return element("div", drawn, class_="wide", tabindex=0, role="region", aria_label=title)
 
 
 def timelines(found: Sequence[tuple[str, Timeline]]) -> Html:

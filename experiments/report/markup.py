@@ -5,6 +5,7 @@ Knows nothing of plans.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -55,14 +56,26 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
 
 
 def table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
-    """Return a table whose first column names the row; other cells stand to the right."""
-    head = element("tr", *(element("th", header, scope="col") for header in headers))
+    """Return a table whose first column names the row; columns of numbers stand to the right, others to the left."""
+    cells = [[text(cell) for cell in row] for row in rows]
+    looks = ["words" if any(not _number(row[i]) for row in cells) else None for i in range(len(headers))]
+    named = zip(headers, looks, strict=True)
+    head = element("tr", *(element("th", header, scope="col", class_=look) for header, look in named))
     body = [
-        element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in cells))
-        for first, *cells in rows
+        element(
+            "tr",
+            element("th", first, scope="row"),
+            *(element("td", cell, class_=look) for cell, look in zip(others, looks[1:], strict=True)),
+        )
+        for first, *others in cells
     ]
     parts = (element("caption", caption), element("thead", head), element("tbody", *body))
     return element("div", element("table", *parts), class_="scroll", tabindex=0, role="region", aria_label=caption)
+
+
+def _number(cell: str) -> bool:
+    """Return whether a cell is a number, with or without a unit, or says that there is none."""
+    return cell in {"", "-"} or re.fullmatch(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?(%|[kMGT]?B))?", cell) is not None
 
 
 def section(anchor: str, title: str, *children: object) -> Html:

@@ -108,8 +108,9 @@ def _figures(found: ReportInput, why: Explanation) -> Html:
 def _numbers(found: ReportInput, why: Explanation) -> Iterator[tuple[str, str]]:
     plan, result = found.loaded.plan, found.loaded.result
     groups = f"{len(plan.groups)} of {plan.group_size} nodes"
-    yield "samples/s, planned", rate(why.evaluation.samples_per_second * len(plan.groups))
-    yield f"samples/s, simulated (+- {rate(found.simulated.ci95)})", rate(found.simulated.samples_per_second)
+    yield "samples/s, planned", rate(why.evaluation.samples_per_second)
+    simulated = found.simulated.samples_per_second
+    yield f"samples/s, simulated (+- {100 * found.simulated.ci95 / simulated:.1f} %)", rate(simulated)
     if found.measured is not None:
         yield "samples/s, measured here (cpu clock)", rate(found.measured.samples_per_second)
     if result.get("samples_per_second_bound"):
@@ -146,8 +147,8 @@ def _changes(why: Explanation, result: Mapping[str, Any]) -> Iterator[Html]:
     yield table("Loads", ("machine", "role", "resource", "ms a step", "busy"), loads)
     baselines = result.get("baselines") or []
     if baselines:
-        rules = [(b["name"], rate(b["samples_per_second"]), b.get("reason", "")) for b in baselines]
-        yield table("Simple rules", ("rule", "samples/s", "why not"), rules)
+        rules = [(b["name"], rate(b["samples_per_second"]), b.get("reason") or "-") for b in baselines]
+        yield table("Simple rules", ("rule", "samples/s", "why it does not fit"), rules)
 
 
 def _list(sentences: Sequence[str]) -> Html:

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from experiments.report.markup import Html, element, milliseconds, size, table
+from experiments.report.markup import Html, element, milliseconds, rate, size, table
 from experiments.report.page import ReportInput, page, write_report
 from placement.planfile import load_plan, save_plan
 from placement.search.job import solve
@@ -108,6 +108,25 @@ def test_everything_is_on_the_page(found):
     for item, entry in neighbours.items():
         for name, _, _ in entry["to"]:
             assert item in [source for source, _, _ in neighbours[name]["from"]]
+
+
+def test_bug_the_planned_rate_was_counted_once_more_for_each_group(tmp_path):
+    """Two groups: the page's planned rate is the solver's, not twice that."""
+    options = SolveOptions(hogwild=1, group_size=1, max_replicas=2, gap=0.05)
+    result = solve(model_from_spec(SPEC), load_cluster("fb-1s-18c:4"), options=options)
+    save_plan(tmp_path / "plan.json", result, result.costs)
+    loaded = load_plan(tmp_path / "plan.json")
+    assert len(loaded.plan.groups) == 2
+    written = page(ReportInput(loaded, simulate(loaded.plan, loaded.costs, steps=5, record=True)))
+    assert f"<b>{rate(result.objective)}</b>samples/s, planned" in written
+
+
+def test_columns_of_words_stand_to_the_left():
+    """Numbers, with units or missing, stand to the right; one word in a column makes it a column of words."""
+    written = table("t", ("a", "b", "c"), [("x", "1,000", "NIC tx"), ("y", "-", "3 %"), ("z", "4.5 MB", "")])
+    assert written.count('<th scope="col" class="words">') == 2
+    assert '<td class="words">NIC tx</td>' in written
+    assert "<td>4.5 MB</td>" in written
 
 
 def test_nothing_is_fetched(found):
