@@ -357,7 +357,7 @@ FIGURES: Mapping[str, FigureInfo] = {
                 ("utilisation", 1, fleet.utilisation, systems.draw_utilisation),
                 ("features", 1, suite.features, systems.draw_features),
                 ("mlp-width", 1, suite.mlp_width, systems.draw_mlp),
-                ("sync-gap", 2, sync.sync_gap, systems.draw_sync),
+                ("sync-gap", 1, sync.sync_gap, systems.draw_sync),
             )
         ),
         FigureInfo(
