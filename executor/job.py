@@ -29,6 +29,7 @@ from executor.wiring import Wiring
 from executor.worker import run_worker, session_number, sessions
 from placement.plan import Plan
 from problem.errors import BadInput
+from problem.whole_file import made_folder
 from programs.timeline import Timeline, WorkerTimeline
 from programs.transform import JobPrograms
 from programs.workers import Worker
@@ -219,24 +220,15 @@ def check_options(options: RunOptions) -> None:
 def begin(plan: Plan, options: RunOptions, state: JobState) -> Done:
     """Give all parameters their values, of the start or of a checkpoint; raises BadInput if that cannot be gone on from."""
     folder = options.checkpoint
-    if folder is not None and (folder / FILE_NAME).exists():
+    if folder is not None and (made_folder(folder) / FILE_NAME).exists():
         if not options.resume:
             raise BadInput("run", "checkpoint", str(folder), "holds a checkpoint: resume it, or take another folder")
         done = load(folder / FILE_NAME, plan, state)
         if done.step >= options.steps:
             raise BadInput("run", "steps", options.steps, f"more than the {done.step} that {folder} has done")
         return done
-    if folder is not None:
-        _make_folder(folder)
     state.initialise(plan.seed)
     return Done()
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput("run", "checkpoint", str(folder), f"a folder: {error.strerror}") from None
 
 
 def save_job(job: Job, step: int) -> None:

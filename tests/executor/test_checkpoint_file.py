@@ -142,7 +142,7 @@ def test_nothing_to_resume_starts_from_the_beginning_and_says_so(tmp_path: Path)
     [
         ({"resume": True}, "run: resume = True: only with a checkpoint folder"),
         ({"checkpoint_every": 0}, "run: checkpoint_every = 0: at least 1 step"),
-        ({"checkpoint": Path(__file__)}, "a folder: File exists"),
+        ({"checkpoint": Path(__file__)}, "a folder, or a place where one can be made"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
