@@ -28,6 +28,7 @@ from problem.formats.registry import Format, by_name, found_reader, sniff, split
 from problem.formats.writers import cluster_toml, graph_document, model_toml
 from problem.presets import model_presets, nearest
 from problem.readers import load_model
+from problem.whole_file import check_parent, whole_file
 from programs.chakra import write_chakra
 from programs.transform import transform
 from simulator.perfetto import write_trace
@@ -91,7 +92,7 @@ def convert(request: Request, form: str | None = None) -> tuple[str, str]:
     HiertrainError
         When the source cannot be read or cannot become what was asked for.
     """
-    _check_folder(request.out)
+    check_parent(request.out)
     found = _read(request, form)
     writers = _WRITERS[found.kind]
     wanted = request.to or ("plan" if found.kind == "placement" else _by_ending(found.kind, request.out))
@@ -167,14 +168,11 @@ def _plan(request: Request, content: Content, form: Format) -> Found:
     return Found("placement", LoadedPlan(plan, roofline_costs(model, plan.batch, plan.groups[0][0]), {}), notes)
 
 
-def _check_folder(out: Path) -> None:
-    if not out.parent.is_dir():
-        raise BadInput(out, "folder", str(out.parent), "an existing folder to write into")
-
-
 def _text(make: Callable[[Any], str]) -> Write:
     def write(thing: Any, out: Path) -> None:
-        out.write_text(make(thing), encoding="utf-8")
+        made = make(thing)
+        with whole_file(out) as file:
+            file.write(made)
 
     return write
 

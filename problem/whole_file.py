@@ -22,11 +22,22 @@ def check_target(path: str | Path | None) -> None:
     """
     if path is None:
         return
+    check_parent(path)
+    if Path(path).is_dir():
+        raise BadInput(path, "file", str(path), "a file to write, not a folder")
+
+
+def check_parent(path: str | Path) -> None:
+    """Refuse, before any work, a path or the beginning of one in a folder that cannot be written into.
+
+    Raises
+    ------
+    BadInput
+        If the folder does not exist or may not be written to.
+    """
     folder = Path(path).parent
     if not folder.is_dir():
         raise BadInput(path, "folder", str(folder), "an existing folder to write into")
-    if Path(path).is_dir():
-        raise BadInput(path, "file", str(path), "a file to write, not a folder")
     if not os.access(folder, os.W_OK):
         raise BadInput(path, "folder", str(folder), "a folder that may be written to")
 

@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from problem.errors import BadInput
 from problem.formats import chakra
 from problem.formats.chakra import Field
 from problem.formats.wire import put, put_delimited
+from problem.whole_file import check_parent
 from programs.instructions import AllReduce, Instruction, Recv, Send, SyncStep
 from programs.text import describe
 from programs.timeline import Timeline
@@ -58,11 +58,10 @@ def write_chakra(prefix: str | Path, job: JobPrograms, timeline: Timeline) -> li
     Raises
     ------
     BadInput
-        When the folder is not there.
+        When the folder is not there, or may not be written to.
     """
     prefix = Path(prefix)
-    if not prefix.parent.is_dir():
-        raise BadInput(prefix, "folder", str(prefix.parent), "an existing folder to write into")
+    check_parent(prefix)
     writer, paths = _Writer(job, timeline), []
     for number, nodes in enumerate(writer.traces()):
         paths.append(prefix.with_name(f"{prefix.name}.{number}.et"))

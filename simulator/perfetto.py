@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from problem.whole_file import whole_file
 from programs.instructions import AllReduce, Compute, Instruction, NextBatch, Recv, Reduce, Send, SyncStep, Update
 from programs.timeline import Timeline, WorkerTimeline, part_of
 
@@ -22,7 +23,7 @@ def write_trace(path: str | Path, timeline: Timeline) -> int:
     Parameters
     ----------
     path : str or Path
-        File to write.
+        File to write; nothing of it is there before it is whole.
     timeline : Timeline
         Predicted or measured times.
 
@@ -33,7 +34,7 @@ def write_trace(path: str | Path, timeline: Timeline) -> int:
     """
     pids = {node: pid for pid, node in enumerate(dict.fromkeys(worker.node for worker in timeline.workers), 1)}
     count = 0
-    with Path(path).open("w", encoding="utf-8") as file:
+    with whole_file(path) as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
         file.write(",\n".join(json.dumps(name, separators=(",", ":")) for name in _names(timeline, pids)))
         for tid, worker in enumerate(timeline.workers, 1):

@@ -126,3 +126,19 @@ def test_perfetto_reads_the_file(tmp_path):
         assert next(iter(loaded.query("select count(*) as n from slice"))).n == count
         faults = "select sum(value) as n from stats where severity = 'error' or name like '%misplaced%'"
         assert not next(iter(loaded.query(faults))).n
+
+
+def test_bug_an_interrupted_trace_was_left_half_written(tmp_path, monkeypatch):
+    """Ctrl-C while a trace is written leaves the earlier file as it was, and nothing beside it."""
+
+    def interrupted(*asked):
+        yield "{}"
+        raise KeyboardInterrupt
+
+    target = tmp_path / "trace.json"
+    target.write_text("earlier")
+    monkeypatch.setattr("simulator.perfetto._events", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_trace(target, simulate(make_plan(MODEL, servers=1), make_costs(MODEL), steps=4, record=True).timeline)
+    assert target.read_text() == "earlier"
+    assert list(tmp_path.iterdir()) == [target]
