@@ -66,13 +66,17 @@ def command(
     eval_data: Annotated[Path | None, typer.Option(help="Click log to measure the trained model with.")] = None,
     data_format: Annotated[Format, typer.Option(help="Format of click logs; auto: as the file looks.")] = Format.AUTO,
     hash_ids: Annotated[bool, typer.Option("--hash-ids", help="Hash ids to rows; otherwise they are rows.")] = False,
-    label: Annotated[str, typer.Option(help="Column of the labels.")] = "",
-    dense_columns: Annotated[str, typer.Option(help="Columns of the dense features, with commas between.")] = "",
+    label: Annotated[str, typer.Option(help="Column of the labels; default: label, click, clk or target.")] = "",
+    dense_columns: Annotated[
+        str, typer.Option(help="Columns of the dense features, with commas between; default: all left over.")
+    ] = "",
     epochs: Annotated[
         int, typer.Option(min=0, help="Read the data so often and end; 0: --steps, round and round.")
     ] = 0,
     trace: Annotated[Path | None, typer.Option(help="Write the timeline for Perfetto to this file.")] = None,
-    hang_seconds: Annotated[float, typer.Option(min=0.1, help="End the run when a worker hangs for so long.")] = 60.0,
+    hang_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Seconds without progress of a worker that end the run.")
+    ] = 60.0,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder to save the run in; the end is saved too.")] = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Steps between two checkpoints.")] = 1000,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint, if there is one.")] = False,

@@ -37,7 +37,10 @@ def command(
     plan: Annotated[Path, typer.Argument(help="Plan file, from hiertrain solve.")],
     steps: Annotated[int, typer.Option(min=1, help="Steps of every thread.")] = 60,
     cores: Annotated[
-        Cores | None, typer.Option(help="Threads share their node's cores, none, or their host's.")
+        Cores | None,
+        typer.Option(
+            help="Threads share their node's cores, none, or their host's; default: none for local:N, else node."
+        ),
     ] = None,
     fidelity: Annotated[Level, typer.Option(help="Closed form, first come first served, or fair shares.")] = Level.AUTO,
     faults: Annotated[Path | None, typer.Option(help="File of stragglers, slow nodes, racks, failures.")] = None,

@@ -56,7 +56,9 @@ def command(
     max_replicas: Annotated[
         int | None, typer.Option(min=1, help="Most groups that quality allows; default: 15, or the warm start's.")
     ] = None,
-    max_elp: Annotated[int | None, typer.Option(min=1, help="Most batch * threads * ranks * groups.")] = None,
+    max_elp: Annotated[
+        int | None, typer.Option(min=1, help="Most batch * threads * ranks * groups; default: no limit.")
+    ] = None,
     max_rows: Annotated[int | None, typer.Option(min=1, help="Cap the rows of every table (ids are hashed).")] = None,
     pin: Annotated[list[str] | None, typer.Option(help="OPERATOR=TAG: dp, or the index of a node. Repeatable.")] = None,
     forbid: Annotated[
