@@ -21,6 +21,8 @@ from simulator.runner import Runner
 Start = Callable[[Runner, Any], bool]
 #: Primitives that nobody else can notice before the worker goes on.
 INWARD = (Await, EveryGap, Gather)
+#: Works of a worker after which they are counted.
+MOST_UNCOUNTED = 64
 
 
 def give_cores(machines: Iterable[Machine], runners: Iterable[Runner]) -> None:
@@ -56,15 +58,13 @@ class Ahead:
             core_ns = round(core_ns * runner.factor)
         if runner.ahead_ns:
             core_ns, runner.ahead_ns = max(0, core_ns - runner.ahead_ns), 0
-        begin = runner.clock
+        begin, core = runner.clock, runner.own_core
         if begin <= now:
             begin = now
-            runner.own_core.clear()
+            if len(core) > MOST_UNCOUNTED:
+                runner.machine.count(core, now)
         runner.clock = end = begin + core_ns
-        runner.own_core.append((begin, end, work.traffic_bytes))
-        machine = runner.machine
-        machine.own_ns += core_ns
-        machine.traffic_bytes += work.traffic_bytes
+        core.append((begin, end, work.traffic_bytes))
         runner.split[work.part] += core_ns
         return True
 

@@ -22,6 +22,9 @@ from simulator.outages import Outages
 from simulator.primitives import Await, Emit, EveryGap, Lag, Mailbox, Message, Part, Primitive, Read, Work
 from simulator.runner import Runner, Shadow, SyncServer
 
+#: Looked up once: members of enumerations are slow to find, and these are asked for on the hot path.
+COMPUTE, TRANSFER, CONTENTION, PS_QUEUE, SYNC = Part.COMPUTE, Part.TRANSFER, Part.CONTENTION, Part.PS_QUEUE, Part.SYNC
+
 
 class Interpreter:
     """Carries out the programs of a job.
@@ -235,7 +238,7 @@ class Interpreter:
         if runner.machine.memory is not None:
             ideal = runner.machine.ideal_ns(ideal, work.traffic_bytes)
         if elapsed > ideal:  # else the time is that of an idle machine, to the rounding of its end
-            runner.split[part if part is Part.SYNC else Part.CONTENTION] += elapsed - ideal
+            runner.split[part if part is SYNC else CONTENTION] += elapsed - ideal
             elapsed = ideal
         runner.split[part] += elapsed
         if self._passed(runner):
@@ -274,14 +277,14 @@ class Interpreter:
 
     def _book_wait(self, runner: Runner, message: Message) -> None:
         """Split a wait: before the message was sent, on the wire alone, and what sharing the wire added."""
-        part = runner.flat[runner.position].part
-        elapsed = self._engine.now - runner.since
-        on_wire = self._engine.now - max(message.sent_ns, runner.since)
+        part, now, since, split = runner.flat[runner.position].part, self._env._now, runner.since, runner.split
+        sent = message.sent_ns
+        on_wire = now - (sent if sent > since else since)
         transfer = min(on_wire, message.ideal_ns)
-        synchronising = part is Part.SYNC
-        runner.split[part] += elapsed - on_wire
-        runner.split[Part.SYNC if synchronising else Part.TRANSFER] += transfer
-        runner.split[Part.SYNC if synchronising else Part.CONTENTION] += on_wire - transfer
+        split[part] += now - since - on_wire
+        synchronising = part is SYNC
+        split[SYNC if synchronising else TRANSFER] += transfer
+        split[SYNC if synchronising else CONTENTION] += on_wire - transfer
 
     def _every_gap(self, runner: Runner, every: EveryGap) -> bool:
         if (runner.step + 1) % every.gap:
@@ -332,7 +335,7 @@ class Interpreter:
         now = self._time_of(runner)
         carrier: Any = self._fans  # there is one where there is a gather
         start = max(runner.since, now + carrier.receivable(gather, arrivals, now, runner.factor))
-        runner.split[Part.PS_QUEUE] += start - runner.since
+        runner.split[PS_QUEUE] += start - runner.since
         if start > now:
             if runner.own_core is not None:
                 runner.clock = start
@@ -340,7 +343,7 @@ class Interpreter:
             self._engine.at(start, self._go_on, runner)
             return False
         runner.ahead_ns = now - start
-        runner.split[Part.COMPUTE] += now - start
+        runner.split[COMPUTE] += now - start
         return True
 
     # ---- synchronisation between groups

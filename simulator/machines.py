@@ -68,7 +68,7 @@ class _Join:
             self.then(self.argument)
 
 
-#: What a worker with a core of its own may do ahead of the clock: when each work begins and ends, its memory traffic.
+#: What was not yet counted of a worker with a core of its own: when each work begins and ends, its memory traffic.
 OwnCore = list[tuple[int, int, float]]
 
 
@@ -95,7 +95,7 @@ class Machine:
     traffic_bytes : float
         Memory traffic of the jobs started so far.
     own_ns : int
-        Core time of workers with cores of their own (:mod:`simulator.ahead`), what they did ahead of the clock included.
+        Core time that was counted of workers with cores of their own (:mod:`simulator.ahead`).
     """
 
     index: int
@@ -137,18 +137,22 @@ class Machine:
         self._own_cores.append([])
         return self._own_cores[-1]
 
+    def count(self, core: OwnCore, now: int) -> None:
+        """Count the work of a core that has ended."""
+        self.own_ns += sum(end - begin for begin, end, _ in core if end <= now)
+        self.traffic_bytes += sum(traffic for _, end, traffic in core if end <= now)
+        core[:] = [work for work in core if work[1] > now]
+
     def cores_served(self, now: int) -> float:
         """Core-nanoseconds served until now."""
-        ahead = sum(end - max(begin, now) for core in self._own_cores for begin, end, _ in core if end > now)
-        return self.cores.served() + (self.own_ns - ahead)
+        uncounted = sum(min(end, now) - begin for core in self._own_cores for begin, end, _ in core if begin < now)
+        return self.cores.served() + (self.own_ns + uncounted)
 
     def memory_served(self, now: int) -> float:
         """Bytes of memory traffic served until now; unshared memory is counted at the start of jobs."""
         if self.memory is not None:
             return self.memory.served()
-        return self.traffic_bytes - sum(
-            traffic for core in self._own_cores for begin, _, traffic in core if begin > now
-        )
+        return self.traffic_bytes + sum(t for core in self._own_cores for begin, _, t in core if begin <= now)
 
 
 def build_machines(
