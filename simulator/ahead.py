@@ -22,7 +22,7 @@ Start = Callable[[Runner, Any], bool]
 #: Primitives that nobody else can notice before the worker goes on.
 INWARD = (Await, EveryGap, Gather)
 #: Works of a worker after which they are counted.
-MOST_UNCOUNTED = 64
+MOST_UNCOUNTED = 16
 
 
 def give_cores(machines: Iterable[Machine], runners: Iterable[Runner]) -> None:
