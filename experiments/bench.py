@@ -1,7 +1,7 @@
 """``make bench``: the nine model presets planned on one cluster, a row each; then how fast the simulator is.
 
-About five minutes on two idle cores. No row of the simulator begins after :data:`MOST_SECONDS`, and none takes more than one
-minute and a half there, so that it ends.
+Three and a half minutes on two cores at a load of 3 to 4 (2 min 15 s of CPU). No row of the simulator begins after
+:data:`MOST_SECONDS`, and none takes more than one minute and a half there, so that it ends.
 
 ``python -m experiments.bench``.
 """
