@@ -171,6 +171,7 @@ def test_compositions_are_as_good_as_exhaustive_search() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_compositions_are_as_good_as_exhaustive_search_on_many() -> None:
     """The same on 200: equal on at least 97 of 100."""
     ratios = _compare(range(200))
@@ -186,6 +187,7 @@ def test_what_is_forbidden_is_compared_with_exhaustive_search() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_what_is_forbidden_is_compared_with_exhaustive_search_on_many() -> None:
     """The same on 200: equal on at least 95 of 100."""
     ratios = _compare(range(200), _forbidding)

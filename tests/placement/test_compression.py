@@ -124,6 +124,7 @@ def test_taking_turns_reaches_the_optimum_of_small_instances() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_taking_turns_reaches_the_optimum_of_many_small_instances() -> None:
     """The same for 60 instances."""
     reached = _against_enumeration(range(60))
