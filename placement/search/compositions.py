@@ -55,6 +55,49 @@ class Compositions:
         samples = len(shape.groups) * shape.ranks * self.bounds.batch
         return replace(shape, bound_seconds=samples / rate if rate < float("inf") else 0.0, composed=False)
 
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether like machines train, and machines that cannot train, all alike and in nothing worse, are there to serve.
+
+        Then these serve before any trainer does: of another way, a trainer that serves may be exchanged for one of them
+        that is idle. With rules of tables, which name servers, it may be otherwise.
+        """
+        alike = len({_kind(node) for node in self.trainers}) == 1 and len({_kind(node) for node in self._meant}) == 1
+        return alike and not self.near and not self.bounds.rules and self._is_no_worse(self._meant[0], self.trainers[0])
+
+    @cached_property
+    def _meant(self) -> list[Node]:
+        """Machines that only serve."""
+        return [node for node in self.hosts if not node.may_train]
+
+    def covers(self, shape: Shape) -> bool:
+        """Whether the ways that are made of a shape are all that need be: no other does more."""
+        return self._is_plain and not shares_machine(shape) and len(self._splits(shape)) <= MOST
+
+    def _splits(self, shape: Shape) -> list[tuple[tuple[Node, ...], tuple[Node, ...]]]:
+        """Embedding and sync servers where machines that only serve are taken first: how many of them are of which."""
+        count, syncs = len(shape.servers), len(shape.sync_servers)
+        meant = self._meant[: count + syncs]
+        others = [node for node in self.hosts if node.may_train][: count + syncs - len(meant)]
+        return [
+            (
+                (*meant[:first], *others[: count - first]),
+                (*meant[first:], *others[count - first :]),
+            )
+            for first in range(min(count, len(meant)), max(0, len(meant) - syncs) - 1, -1)
+        ]
+
+    def _is_no_worse(self, node: Node, other: Node) -> bool:
+        """Whether a machine is at least as good as another in every resource."""
+        return (
+            node.cores >= other.cores
+            and self.costs.slowdown(node) <= self.costs.slowdown(other)
+            and node.memory_bandwidth_bytes_per_second >= other.memory_bandwidth_bytes_per_second
+            and node.memory_bytes >= other.memory_bytes
+            and node.nic_bytes_per_second >= other.nic_bytes_per_second
+            and node.latency_seconds <= other.latency_seconds
+        )
+
     def unbounded(self, shape: Shape) -> Shape:
         """Return the shape as if the cores of the best trainers had nothing to do but all operators."""
         cores = self._capacity[len(shape.groups) * shape.group_size]
@@ -146,6 +189,8 @@ class Compositions:
 
     def _picks(self, shape: Shape) -> list[tuple[tuple[Node, ...], tuple[Node, ...]]]:
         """Embedding and sync servers: as given, or with most or least cores, NIC or memory; those meant to serve first."""
+        if self.covers(shape):
+            return self._splits(shape)
         found = {_kinds(shape.servers, shape.sync_servers): (shape.servers, shape.sync_servers)}
         for serve in self._servers(self.hosts, len(shape.servers)):
             taken = {node.name for node in serve}

@@ -62,7 +62,7 @@ class Waiting:
     def bound(self, shape: Shape) -> Shape:
         """Return a shape with its first bound; of unlike machines, with one for all ways to put them together."""
         found = self.compositions.bounded(replace(shape, bounded=True))
-        if not found.composed:
+        if not found.composed and not self.compositions.covers(found):
             self.unlike.append((found, self.bounds.rate(found)))
         return found
 
