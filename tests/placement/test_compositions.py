@@ -92,7 +92,8 @@ def _compositions(model: Model, machines: tuple[Node, ...], options: SolveOption
             rest = order[served + syncs :]
             groups = tuple(rest[g * size : (g + 1) * size] for g in range(count))
             ranks = min(size, options.ranks or size)
-            yield Shape(size, groups, order[:served], order[served : served + syncs], ranks)
+            if all(node.may_train for node in rest) and all(node.may_serve for node in order[: served + syncs]):
+                yield Shape(size, groups, order[:served], order[served : served + syncs], ranks)
 
 
 def _exhaustive(model: Model, costs: CostTable, machines: tuple[Node, ...], options: SolveOptions) -> float:
@@ -255,6 +256,26 @@ def test_weak_machines_serve_and_those_with_much_memory_too() -> None:
     made, shapes = _compositions_of(machines, group_size=2)
     (shape,) = [shape for shape in shapes if len(shape.groups) == 2]
     assert {"weak", "big"} <= {way.sync_servers[0].name for way in made.of(shape)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_machines_that_only_serve_are_taken_first_where_they_are_no_worse(seed: int) -> None:
+    """Three trainers and two servers of twice the cores: all ways are covered, and the plan is proven the best of them all."""
+    model, costs, (first, *_), options = _instance(seed)
+    first = replace(first, memory_bytes=GIGA)
+    trainers = tuple(first.renamed(f"n{i}") for i in range(3))
+    servers = tuple(replace(node, cores=2 * node.cores, role="server") for node in map(first.renamed, ("s0", "s1")))
+    cluster = Cluster("rack", (*trainers, *servers))
+    best = _exhaustive(model, costs, cluster.nodes, options)
+    found = solve(model, cluster, lambda batch, machine: costs, options)
+    assert found.objective == pytest.approx(best, rel=1e-6)
+    assert found.bound == pytest.approx(best, rel=1e-6)
+
+
+def test_weak_machines_that_only_serve_prove_nothing() -> None:
+    """Where a trainer would serve better than a machine that is meant to, ways are bounded together as ever."""
+    made, shapes = _compositions_of((*nodes(3, cores=8), node("s", cores=1, role="server")), group_size=1)
+    assert not any(made.covers(shape) for shape in shapes)
 
 
 def test_machines_alike_are_put_together_in_one_way() -> None:
