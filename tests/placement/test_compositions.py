@@ -260,7 +260,7 @@ def test_weak_machines_serve_and_those_with_much_memory_too() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_machines_that_only_serve_are_taken_first_where_they_are_no_worse(seed: int) -> None:
-    """Three trainers and two servers of twice the cores: all ways are covered, and the plan is proven the best of them all."""
+    """Three trainers and two servers of twice the cores: all ways covered, the plan proven the best of them all."""
     model, costs, (first, *_), options = _instance(seed)
     first = replace(first, memory_bytes=GIGA)
     trainers = tuple(first.renamed(f"n{i}") for i in range(3))
