@@ -11,8 +11,7 @@ import pytest
 
 from executor.state import JobState, allocate_state
 from placement.plan import Plan
-
-SHARED_MEMORY = Path("/dev/shm")
+from tests import shared_memory
 
 
 @pytest.fixture(autouse=True)
@@ -36,15 +35,11 @@ class Traces:
     def __init__(self) -> None:
         self.pids: set[int] = set()
         self._files = self._open_files()
-        self._memory = self._shared_memory()
+        self._memory = shared_memory.names()
 
     @staticmethod
     def _open_files() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
-
-    @staticmethod
-    def _shared_memory() -> set[str]:
-        return {path.name for path in SHARED_MEMORY.iterdir()} if SHARED_MEMORY.is_dir() else set()
 
     def note_children(self) -> dict[str, int]:
         """Remember the process ids of all children; return them by name."""
@@ -60,7 +55,7 @@ class Traces:
         assert self.pids
         assert not [pid for pid in self.pids if alive(pid)]
         assert self._open_files() == self._files
-        assert self._shared_memory() <= self._memory
+        assert not shared_memory.left_since(self._memory)
 
 
 def alive(pid: int) -> bool:

@@ -19,6 +19,7 @@ from experiments.launch import launch, mpiexec, result_in
 from placement.plan import Plan, Sync
 from programs.transform import transform
 from programs.workers import Worker
+from tests import shared_memory
 from tests.executor.test_faults import slowly
 from tests.executor.tiny import dlrm, tables
 from tests.programs import plans
@@ -114,7 +115,7 @@ class KillsItself:
 @pytest.mark.parametrize("victim", ["ps0/serves-g0n1t0", pytest.param("g0/n0/t0", marks=pytest.mark.slow)])
 def test_a_rank_that_dies_ends_the_job_with_its_name(victim: str, tmp_path: Path) -> None:
     """The worker is named, no process and no shared memory is left."""
-    pids, before = tmp_path / "pids", set(Path("/dev/shm").iterdir())
+    pids, before = tmp_path / "pids", shared_memory.names()
     pids.mkdir()
     options = slowly(two_ranks(), lambda _: None, on_start=KillsItself(victim, pids))
     code, said = under_mpi(tmp_path, two_ranks(), dataclasses.replace(options, watch=None))
@@ -125,7 +126,7 @@ def test_a_rank_that_dies_ends_the_job_with_its_name(victim: str, tmp_path: Path
         time.sleep(0.02)
     assert len(list(pids.iterdir())) == 5
     assert not [pid.name for pid in pids.iterdir() if Path("/proc", pid.name).exists()]
-    assert set(Path("/dev/shm").iterdir()) <= before
+    assert not shared_memory.left_since(before)
 
 
 def test_ranks_are_in_the_order_of_machines() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from hiertrain import cli
 from hiertrain.commands.compare import names
+from tests import shared_memory
 from tests.hiertrain.test_edge_cases import hiertrain
 
 COMMANDS = ("demo", "profile", "solve", "simulate", "run", "compare", "explain", "sweep", "figure", "presets")
@@ -214,7 +215,7 @@ def is_gone(pid: int) -> bool:
 )
 def test_a_killed_worker_or_ctrl_c_ends_the_run_cleanly(plan: Path, sign: int, code: int, word: str) -> None:
     """Kill -9 of a worker: exit code 4 within 5 s and the worker's name; Ctrl-C: 130. No process or shared memory left."""
-    shared = set(Path("/dev/shm").iterdir())
+    shared = shared_memory.names()
     process = started_run(plan)
     workers = children_of(process.pid)
     try:
@@ -226,7 +227,7 @@ def test_a_killed_worker_or_ctrl_c_ends_the_run_cleanly(plan: Path, sign: int, c
         assert word in errors
         assert ("worker g0/" in errors) == (sign == signal.SIGKILL)
         assert all(is_gone(worker) for worker in workers)
-        assert set(Path("/dev/shm").iterdir()) == shared
+        assert not shared_memory.left_since(shared)
     finally:
         process.kill()
         process.communicate()
