@@ -186,5 +186,6 @@ def draw_replicas(rows: Rows, axis: Axes) -> None:
 def _kind(row: Mapping[str, Any]) -> str:
     if row["group_size"] == 1:
         return "a replica each"
-    scaled = {"none": "", "root": ", times the root of them", "linear": ", times their number"}[row["scaling"]]
-    return f"groups of {row['group_size']}, {row['ranks']} rank(s){scaled}"
+    scale = {"none": 1.0, "root": row["ranks"] ** 0.5, "linear": row["ranks"]}[row["scaling"]]
+    ranks = "1 rank" if row["ranks"] == 1 else f"{row['ranks']} ranks"
+    return f"groups of {row['group_size']}, {ranks}" + (f", rate x{scale:g}" if scale != 1 else "")
