@@ -50,6 +50,7 @@ test-all: lint docs
 
 bench: $(READY)
 	@$(BIN)/python -m experiments.bench
+	@$(BIN)/python -m experiments.bench_executor
 
 $(READY): pyproject.toml
 	@test -n '$(PYTHON)' || { echo 'hiertrain needs Python 3.11 or newer with venv; none of these works: $(CANDIDATES)' >&2; exit 1; }
