@@ -1,9 +1,10 @@
 """How unlike machines may be put together: which serve, which train, and which of those form a group.
 
 A shape of the search counts machines; on a cluster of unlike machines the same counts can be had in many ways. A few are
-made: servers and trainers taken by speed, NIC or memory, groups of like with like or each the same mixture, the kinds that
-are worst left out, and, with fewer ranks than nodes, weak nodes as ranks or as hosts of MP operators. All the ways that are
-not made are bounded together, by machines that are the best of the cluster in each resource at once. Knows nothing of tags.
+made: servers and trainers taken by speed, NIC or memory, or kinds in turn; groups of like with like, or each the same mix;
+the kinds that are worst left out; and, with fewer ranks than nodes, weak nodes as ranks or as hosts of MP operators. All the
+ways that are not made are bounded together, by machines that are the best of the cluster in each resource at once. Knows
+nothing of tags.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate, product
+from itertools import accumulate, product, zip_longest
 
 from cost_models.costs import CostTable
 from placement.search.bounds import Bounds, shares_machine
@@ -207,7 +208,7 @@ class Compositions:
         return list(found.values())
 
     def _groups(self, shape: Shape, free: Sequence[Node]) -> Iterator[Groups]:
-        """Groups of a size: by each order, of all machines or without the kinds that come last in it."""
+        """Groups of a size: by each order, of all machines or without the kinds that come last in it; kinds in turn."""
         size, most = shape.group_size, len(shape.groups)
         fewest = 2 if shape.sync_servers else 1
         for order in self._orders():
@@ -218,6 +219,8 @@ class Compositions:
             for count in sorted({min(most, upto // size) for upto in accumulate(kinds.values())}, reverse=True):
                 if count >= fewest:
                     yield from self._forms(ranked[: count * size], size, count, shape.ranks)
+        if most >= fewest and most * size <= len(free):
+            yield from self._forms(self._in_turn(free)[: most * size], size, most, shape.ranks)
 
     def _forms(self, nodes: Sequence[Node], size: int, count: int, ranks: int) -> Iterator[Groups]:
         """Like with like, and all groups the same mixture; strong nodes as ranks, or weak ones."""
@@ -227,6 +230,13 @@ class Compositions:
             yield groups
             if ranks < size:
                 yield tuple(tuple(reversed(group)) for group in groups)
+
+    def _in_turn(self, nodes: Sequence[Node]) -> list[Node]:
+        """Machines of every kind in turn, strong kinds first: cores of one may make up for the memory of another."""
+        kinds: dict[object, list[Node]] = {}
+        for node in self._strongest_first(nodes):
+            kinds.setdefault(_kind(node), []).append(node)
+        return [node for row in zip_longest(*kinds.values()) for node in row if node is not None]
 
     def _strongest_first(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         return tuple(sorted(nodes, key=self._orders()[0]))

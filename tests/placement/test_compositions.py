@@ -171,14 +171,18 @@ def test_compositions_are_as_good_as_exhaustive_search() -> None:
     assert min(ratios) > 0.9
 
 
+def test_bug_a_group_of_two_kinds_was_never_tried() -> None:
+    """One group, of a machine with memory and one with cores, is the best of all ways; the search had 81 % of it."""
+    assert _compare(range(166, 167)) == [pytest.approx(1.0, rel=1e-6)]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_compositions_are_as_good_as_exhaustive_search_on_many() -> None:
     """The same on 200: equal on at least 97 of 100."""
     ratios = _compare(range(200))
     assert sum(ratio > 1 - 1e-6 for ratio in ratios) >= 0.97 * len(ratios)
-    if min(ratios) <= 0.9:
-        pytest.xfail(f"the worst reaches {min(ratios):.3f} of the best: of all ways at most 16 are tried")
+    assert min(ratios) > 0.9
 
 
 def test_what_is_forbidden_is_compared_with_exhaustive_search() -> None:
