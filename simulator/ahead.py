@@ -1,6 +1,6 @@
 """Workers that go ahead of the clock where nobody can hold them up.
 
-On a machine with a core for each of its workers (level ``fifo``), work ends when it ends, whatever others do: no event has
+On a machine with a core for each of its workers, work ends when it ends, whatever others do, queued or shared: no event has
 to tell. Such a worker has a time of its own, at or after the clock's, which work and what it receives move on. Before it
 does something that others can notice (a message, the end of a step) it waits for the clock. What it did is the same to the
 nanosecond; only the order of what happens at one and the same nanosecond can be another. Knows no costs.

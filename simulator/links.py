@@ -11,12 +11,14 @@ Knows no machines, no messages and no events.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 #: A link is taken to be overloaded above this many times its capacity: rates are sums and differences of doubles.
 OVERLOADED = 1.0 + 1e-9
+#: Two rates that are nearer than this part of them are the same: they were worked out from other sums.
+SAME = 1e-12
 
 
 class Link:
@@ -37,7 +39,7 @@ class Link:
         Flows that cross it.
     load : float
         Bytes per nanosecond of all that cross it.
-    members : int
+    members : dict of Flows to None
         Classes whose bottleneck it is.
     rate, clock : float
         Bytes per nanosecond of each flow of these classes; bytes that each got since there were none.
@@ -70,7 +72,8 @@ class Link:
     def __init__(self, index: int, capacity: float) -> None:
         self.index, self.capacity = index, capacity
         self.crossing: dict[Flows, None] = {}
-        self.count = self.members = self.since = self.end = self.left = 0
+        self.members: dict[Flows, None] = {}
+        self.count = self.since = self.end = self.left = 0
         self.load = self.rate = self.clock = self.share = 0.0
         self.heads: list[tuple[float, int, int, Flows]] = []
         self.armed = -1
@@ -92,9 +95,9 @@ class Link:
             heappop(heads)
         return None
 
-    def lose(self) -> None:
+    def lose(self, flows: Flows) -> None:
         """Have one class less."""
-        self.members -= 1
+        del self.members[flows]
         self.stirred = True
         if not self.members:
             self.clock, self.rate, self.armed = 0.0, 0.0, -1
@@ -182,6 +185,10 @@ class Flows:
             self._leave(link)
         return what
 
+    def meets_full(self) -> bool:
+        """Whether any link of the path is a bottleneck of others, which may go faster when this class has left."""
+        return any(link.members for link in self.path)
+
     def show(self, link: Link) -> None:
         """Tell the bottleneck which flow ends first."""
         link.stirred = True
@@ -194,15 +201,15 @@ class Flows:
         if self.bottleneck is not None:
             self.count(self.bottleneck)
             own = self.bottleneck.clock - self.offset
-            self.bottleneck.lose()
-        link.members += 1
+            self.bottleneck.lose(self)
+        link.members[self] = None
         self.bottleneck, self.epoch = link, self.epoch + 1
         self.offset, self.counted = link.clock - own, link.clock
         self.show(link)
 
     def _leave(self, link: Link) -> None:
         """No flow is left."""
-        link.lose()
+        link.lose(self)
         self.bottleneck = None
         self.epoch += 1
         for crossed in self.path:
@@ -215,15 +222,26 @@ class Flows:
 NOWHERE = Link(-1, math.nan)
 
 
-def fill(links: Iterable[Link]) -> None:
-    """Fix each class that crosses one of the links at the one that is its bottleneck, as if there were no others.
+def fill(asked: Mapping[Link, Sequence[Flows]]) -> None:
+    """Fix classes at the links that are their bottlenecks, as if there were no other links.
 
-    The link with the smallest fair share fixes the flows that cross it; the rest share what is left. Sets ``fixed`` of the
-    classes, which must be :data:`NOWHERE`, and ``share`` of the links: the rate of what is fixed there.
+    The link with the smallest fair share fixes the flows that cross it; the rest share what is left. What other classes
+    take of a link is taken as it is. Sets ``fixed`` of the classes, which must be :data:`NOWHERE`, and ``share`` of the
+    links: the rate of what is fixed there.
+
+    Parameters
+    ----------
+    asked : Mapping of Link to sequence of Flows
+        For each link, which of the classes cross it; one at least.
     """
     queue = []
-    for link in links:
-        link.left, link.share = link.count, link.capacity / link.count
+    for link, classes in asked.items():
+        count, taken = 0, 0.0
+        for flows in classes:
+            count += len(flows.queue)
+            taken += flows.taken
+        link.left = count
+        link.share = (link.capacity if count == link.count else link.capacity - link.load + taken) / count
         queue.append((link.share, link.index, link))
     heapify(queue)
     while queue:
@@ -234,7 +252,7 @@ def fill(links: Iterable[Link]) -> None:
             heappush(queue, (link.share, link.index, link))
             continue
         link.left = 0
-        for flows in link.crossing:
+        for flows in asked[link]:
             if flows.fixed is NOWHERE:
                 flows.fixed = link
                 for other in flows.path:
@@ -272,5 +290,5 @@ def max_min_rates(flows: Sequence[tuple[int, ...]], capacity: Sequence[float]) -
         classes.append(Flows(index, index, tuple(links[link] for link in path)))
         for sequence in range(count):
             classes[-1].add(1.0, sequence, None, 0)
-    fill(link for link in links if link.count)
+    fill({link: list(link.crossing) for link in links if link.count})
     return [found.fixed.share for found in classes]

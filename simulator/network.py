@@ -6,11 +6,12 @@ side of its sender, the uplinks of both racks if these differ, and the receive s
 Rates are max-min fair (``simulator.links``) and are worked out once per instant, after everything that ends or starts at
 that instant.
 
-A change touches the flows that it reaches through *full* links alone, links that are a bottleneck: of what is fixed at a
-link that it does not reach, nothing changes. Links with room to spare are looked at afterwards; one that would be overloaded
-is reached as well. What results is max-min fair for the whole network: every flow has a bottleneck. The cost of a change is
-that of the classes that it reaches and of one event for each bottleneck, not of the flows nor of the network. Knows machines
-by index and nothing of workers or plans.
+A change reaches the *full* links on its way, links that are a bottleneck. Rates are worked out for the flows whose
+bottleneck they are; whoever else crosses them keeps the rate that its own bottleneck gives it. If another link would then be
+overloaded, or another bottleneck's flows could be faster or would be slower, that link is reached as well. What results is
+max-min fair for the whole network: every flow has a full link on which nobody is faster. The cost of a change is that of the
+classes that it reaches and of one event for each bottleneck, not of the flows nor of the network. Knows machines by index
+and nothing of workers or plans.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.engine import NANOSECONDS, Engine, Order, to_ns
-from simulator.links import NOWHERE, OVERLOADED, Flows, Link, fill
+from simulator.links import NOWHERE, OVERLOADED, SAME, Flows, Link, fill
 
 Delivery = tuple[Callable[[Any], None], Any, int]  # what to call on arrival, with what; bytes
 
@@ -157,21 +158,51 @@ class Network:
         touched, now = self._touched, self._engine.now
         self._touched = {}
         links = _full(touched)
+        if len(links) == 1 and self._settle_alone(next(iter(links)), touched, now):
+            return
         while links:
-            reached = _reached(links)
-            _fix(links, reached)
-            loads = _loads(reached)
-            over = [link for link, load in loads.items() if load > link.capacity * OVERLOADED and link not in links]
-            if not over:
-                self._set(links, reached, loads, now)
+            free = _free(touched, links)
+            fill(_asked(free, links))
+            loads = _loads(free)
+            more = _disturbed(links, free, loads)
+            if not more:
+                self._set(links, free, loads, now)
                 return
-            links.update(dict.fromkeys(over))
+            links.update(more)
 
-    def _set(self, links: Iterable[Link], reached: Iterable[Flows], loads: Mapping[Link, float], now: int) -> None:
+    def _settle_alone(self, link: Link, touched: Mapping[Flows, None], now: int) -> bool:
+        """Share one link out among all that cross it, if it is the bottleneck of each and nothing else is disturbed.
+
+        What the loop of :meth:`_settle` comes to for most changes; without racks, for there no two of the classes have
+        another link in common. Returns whether it did.
+        """
+        if self._racks:
+            return False
+        share = link.capacity / link.count
+        for flows in link.crossing:
+            other = flows.path[0] if flows.path[0] is not link else flows.path[1]
+            load = other.load + (share * len(flows.queue) - flows.taken)
+            mine = flows.bottleneck is link or flows in touched
+            if not mine or other.members or load > other.capacity * OVERLOADED:
+                return False
+        link.advance(now)
+        for flows in link.crossing:
+            taken = share * len(flows.queue)
+            more, flows.taken = taken - flows.taken, taken
+            for crossed in flows.path:
+                crossed.load += more
+            if flows.bottleneck is not link:
+                flows.move(link)
+        if link.stirred or link.rate != share or link.armed < 0:
+            link.rate, link.stirred = share, False
+            self._arm(link, now)
+        return True
+
+    def _set(self, links: Iterable[Link], free: Iterable[Flows], loads: Mapping[Link, float], now: int) -> None:
         """Let the rates that were worked out hold from now on."""
         for link in links:
             link.advance(now)
-        for flows in reached:
+        for flows in free:
             link = flows.fixed
             flows.taken = link.share * len(flows.queue)
             if link is not flows.bottleneck:
@@ -211,8 +242,9 @@ class Network:
         ended: list[tuple[int, Delivery]] = []
         while first is not None and first <= reached:
             flows = link.heads[0][3]
-            self._touch(flows)
             ended.append((flows.source, flows.end_first(link)))
+            if flows.queue or flows.meets_full():
+                self._touch(flows)
             first = link.first()
         for source, delivery in ended:
             self._arrive_later(source, delivery)
@@ -236,33 +268,48 @@ def _full(touched: Iterable[Flows]) -> dict[Link, None]:
     return links
 
 
-def _reached(links: dict[Link, None]) -> list[Flows]:
-    """Active classes that cross the links; full links that these cross are added to the links."""
-    found: dict[Flows, None] = {}
-    waiting = list(links)
-    for link in waiting:
-        for flows in link.crossing:
-            if flows not in found:
-                found[flows] = None
-                for other in flows.path:
-                    if other.members and other not in links:
-                        links[other] = None
-                        waiting.append(other)
-    return list(found)
+def _free(touched: Iterable[Flows], links: Iterable[Link]) -> dict[Flows, None]:
+    """Classes whose rates are worked out: those that have changed, and those whose bottleneck is one of the links."""
+    free = dict.fromkeys([flows for flows in touched if flows.queue])
+    for link in links:
+        free.update(link.members)
+    return free
 
 
-def _fix(links: Iterable[Link], reached: Iterable[Flows]) -> None:
-    """Find the bottleneck of each class among the links."""
-    for flows in reached:
+def _asked(free: Iterable[Flows], links: Mapping[Link, None]) -> dict[Link, list[Flows]]:
+    """Those of the classes that cross each of the links; their bottlenecks are to be found."""
+    asked: dict[Link, list[Flows]] = {}
+    for flows in free:
         flows.fixed = NOWHERE
-    fill(link for link in links if link.count)
+        for link in flows.path:
+            if link in links:
+                asked.setdefault(link, []).append(flows)
+    return asked
 
 
-def _loads(reached: Iterable[Flows]) -> dict[Link, float]:
+def _loads(free: Iterable[Flows]) -> dict[Link, float]:
     """Loads of the links of classes with the rates that were worked out."""
     loads: dict[Link, float] = {}
-    for flows in reached:
+    for flows in free:
         more = flows.fixed.share * len(flows.queue) - flows.taken
         for link in flows.path:
             loads[link] = loads.get(link, link.load) + more
     return loads
+
+
+def _disturbed(links: Mapping[Link, None], free: Mapping[Flows, None], loads: Mapping[Link, float]) -> dict[Link, None]:
+    """Further links whose classes the rates that were worked out do not leave as they are.
+
+    Links that would be overloaded; links that are the bottleneck of others, where a class now goes at another rate; and the
+    bottlenecks of classes that would be faster than what is fixed at one of the links that they cross.
+    """
+    found = {link: None for link, load in loads.items() if load > link.capacity * OVERLOADED and link not in links}
+    for flows in free:
+        share, before = flows.fixed.share, flows.bottleneck
+        if before is None or abs(share - before.rate) > SAME * share:
+            found.update(dict.fromkeys([link for link in flows.path if link.members and link not in links]))
+    for link in {flows.fixed: None for flows in free}:
+        if not link.members or link.share < link.rate * (1.0 - SAME):  # else nobody who crosses it was faster before
+            others = [flows.bottleneck for flows in link.crossing if flows not in free]
+            found.update(dict.fromkeys([other for other in others if other and other.rate > link.share * (1.0 + SAME)]))
+    return found

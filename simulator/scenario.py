@@ -175,7 +175,7 @@ def stage(
         for runner in runners:
             runner.merge()
     _drop_slack_memory(machines, runners)
-    if merge and fifo:
+    if merge:
         give_cores(machines, runners)
     longest = max(runner.busy_ns for runner in runners)
     wires = _nics(machines, folding, conditions)

@@ -1,4 +1,4 @@
-"""What spares events at level fifo changes nothing: workers that go ahead of the clock, meetings that are foretold."""
+"""What spares events changes nothing: workers that go ahead of the clock, meetings that are foretold."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.simulator.instances import chain_model, make_costs, make_plan, table
 MODEL = chain_model(2, [table(name) for name in ("a", "b")], parameters=5_000)
 
 
-def run(cores: int, hogwild: int = 3) -> Observer:
-    """Two groups of two ranks that meet, with as many cores a machine, at level fifo; their servers have 8."""
+def run(cores: int, hogwild: int = 3, fidelity: Fidelity = Fidelity.FIFO) -> Observer:
+    """Two groups of two ranks that meet, with as many cores a machine; their servers have 8."""
     plan = make_plan(
         MODEL, groups=2, nodes=2, ranks=2, hogwild=hogwild, servers=2, sync_servers=1, sync=Sync("background", 3)
     )
     groups = tuple(tuple(replace(node, cores=cores) for node in group) for group in plan.groups)
     plan = replace(plan, groups=groups, servers=tuple(replace(node, cores=8) for node in plan.servers))
     costs, folding = make_costs(MODEL), Folding(merged=True)
-    found = staging.stage(transform(plan), costs, Sharing.NODE, 0.02, folding, merge=True, fidelity=Fidelity.FIFO)
+    found = staging.stage(transform(plan), costs, Sharing.NODE, 0.02, folding, merge=True, fidelity=fidelity)
     observer = Observer(found, 30, 5, False)
     observer.run()
     check_laws(observer)
@@ -42,12 +42,13 @@ def told(observer: Observer) -> list[object]:
     return [runners, windows]
 
 
-def test_workers_ahead_of_the_clock_do_the_same(monkeypatch):
+@pytest.mark.parametrize("fidelity", [Fidelity.FIFO, Fidelity.FLUID])
+def test_workers_ahead_of_the_clock_do_the_same(fidelity, monkeypatch):
     """With a core for each worker a step has at least one event less; every instant, split and counter is the same."""
-    ahead = run(cores=8)
-    assert all(runner.own_core is not None for runner in ahead.scenario.runners)
+    ahead = run(cores=8, fidelity=fidelity)
+    assert all(rank.own_core is not None for rank in ahead.scenario.ranks())
     monkeypatch.setattr(staging, "give_cores", lambda *_: None)
-    behind = run(cores=8)
+    behind = run(cores=8, fidelity=fidelity)
     assert told(ahead) == told(behind)
     steps = sum(runner.step for runner in ahead.scenario.ranks())
     assert ahead.scenario.engine.events <= behind.scenario.engine.events - steps
