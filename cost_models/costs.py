@@ -55,7 +55,8 @@ class TableCost:
         Of the WHOLE table.
     shard_lookup, shard_update : PhaseCost
         The part of these that every shard takes, however few rows it holds: it is called, looks at all ids to find its
-        own, and writes the pooled tensor. What is more than this is shared out (``placement.tables.shares.shard_cost``).
+        own, waits for fewer rows at once, and writes the pooled tensor. What is more than this is shared out
+        (``placement.tables.shares.shard_cost``).
     """
 
     lookup: PhaseCost = PhaseCost()

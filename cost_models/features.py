@@ -34,8 +34,8 @@ def features(subject: Subject, phase: str, batch: int) -> dict[str, float]:
     subject : Operator or EmbeddingTable
         What is run.
     phase : str
-        ``forward``, ``backward`` or ``update``; of a table ``lookup`` or ``update``, or the same of a shard that
-        no id falls on.
+        ``forward``, ``backward`` or ``update``; of a table ``lookup`` or ``update``, or what every
+        shard takes of these.
     batch : int
         Samples.
 

@@ -53,7 +53,7 @@ class Measurement:
         ``Operator.signature`` or :func:`table_signature`.
     phase : str
         ``forward``, ``backward`` or ``update`` of an operator; ``lookup`` or ``update`` of a table, and ``shard_lookup`` or
-        ``shard_update`` of a shard of it that no id of the batch falls on.
+        ``shard_update``, what every shard of it takes of these, however few of its rows are read.
     batch : int
         Samples.
     seconds : float

@@ -180,7 +180,7 @@ def _op_cost(costs: _Costs, op: Operator, needs_gradient: bool) -> OpCost:
 
 
 def _table_cost(costs: _Costs, table: EmbeddingTable) -> TableCost:
-    """Cost of a table, and of a shard of it that no id falls on: that is measured by itself, so it may seem to be more."""
+    """Cost of a table, and what every shard of it takes: that is interpolated by itself, so it may seem to be more."""
     lookup = PhaseCost(costs.seconds(table, "lookup"), lookup_traffic(table, costs.batch))
     update = PhaseCost(costs.seconds(table, "update"), update_traffic(table, costs.batch))
 

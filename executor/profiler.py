@@ -18,14 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.profile import BatchPoint, Measurement, MessagePoint, Phase, Profile, signature
-from executor.arrays import Floats, Ids
+from cost_models.profile import BatchPoint, Measurement, MessagePoint, Profile, signature
+from executor.arrays import Floats
 from executor.clock import Clock, ClockKind
 from executor.data.synthetic import SyntheticStream
-from executor.kernels_rows import Read, update_rows
-from executor.kernels_sparse import pool
 from executor.loopback import Loopback
-from executor.parameters import allocate_rows
+from executor.profile_shards import SWEEP_BYTES, shard_measurements
 from executor.state import Record
 from executor.supervisor import supervise
 from executor.transport import Array, Channel, Layout, keep_only, shared_array
@@ -54,7 +52,6 @@ MESSAGES = (
     (1 << 22, 1),
 )
 WARMUP_STEPS, TIMED_STEPS = 16, 32
-_SWEEP_BYTES = 8 << 20  # larger than a core's second-level cache
 
 Watch = Callable[[str], None]
 
@@ -109,8 +106,8 @@ def measure_model(
         )
         for step in range(loop.steps):
             loop.run_step(step)
-        points += _measurements(loop)
-        points += _shard_measurements(loop)
+        found = list(_measurements(loop))
+        points += (*found, *shard_measurements(loop, {(m.signature, m.phase): m.seconds for m in found}))
         rank = _typical(loop, "g0/n0/t0")
         takes.append(BatchPoint(_batch_bytes(loop), rank[NextBatch][0]))
         metrics.append(rank[Metric][0])
@@ -219,40 +216,6 @@ def _measurements(loop: Loopback) -> Iterator[Measurement]:
                     pass
 
 
-def _shard_measurements(loop: Loopback) -> Iterator[Measurement]:
-    """What a shard of each table takes that no id of the batch falls on: one without rows, past the end of the table.
-
-    All lookups of a step, then all updates, by the optimizer's own rule; the caches are overwritten before each.
-    """
-    model, plan, clock = loop.plan.model, loop.plan, Clock(ClockKind.CPU, 0.0)
-    held = {table.name: allocate_rows(table, table.rows, table.rows) for table in model.tables}
-    tensors = {table.name: np.zeros((plan.batch, table.dim), np.float32) for table in model.tables}
-    sweep = np.zeros(_SWEEP_BYTES // 4, np.float32)
-
-    def lookup(table: EmbeddingTable, ids: Ids, weights: Floats | None) -> None:
-        pool(held[table.name].rows, table.rows, ids, tensors[table.name], weights, mean=table.pooling == "mean")
-
-    def update(table: EmbeddingTable, ids: Ids, weights: Floats | None) -> None:
-        read = Read(ids, tensors[table.name], weights, table.pooling == "mean")
-        update_rows(held[table.name], [read], model.learning_rate)
-
-    phases: dict[Phase, Callable[[EmbeddingTable, Ids, Floats | None], None]]
-    phases = {"shard_lookup": lookup, "shard_update": update}
-    for phase, action in phases.items():
-        seconds: dict[str, list[float]] = {table.name: [] for table in model.tables}
-        for step in range(loop.steps):
-            batch = loop.pool.take(0, step)
-            sweep += 1.0
-            for table in model.tables:
-                clock.begin()
-                action(table, batch.ids[table.name], batch.weights.get(table.name))
-                clock.lap()
-                seconds[table.name].append(clock.used)
-        for table in model.tables:
-            found = np.array(seconds[table.name][WARMUP_STEPS:])
-            yield Measurement(signature(table), phase, plan.batch, trimmed_mean(found), _spread(found))
-
-
 def _shared_out(model: Model, ops: Sequence[str], batch: int, typical: float, spread: float) -> Iterator[Measurement]:
     """One update instruction serves all operators; its time is divided by their parameters, which it streams through."""
     total = sum(model.graph[name].parameters for name in ops)
@@ -292,7 +255,7 @@ def measure_messages(messages: Sequence[tuple[int, int]], repetitions: int = 24)
         for repetition, index in np.ndindex(shape):
             times[name][repetition, index] = turns[index](clock, records[name])
 
-    sweep = np.zeros(_SWEEP_BYTES // 4, np.float32)
+    sweep = np.zeros(SWEEP_BYTES // 4, np.float32)
     senders = [_Sender(one, back, layout, sweep) for one, layout in zip(there, layouts, strict=True)]
     receivers = [_Receiver(one, back, sweep) for one in there]
     tasks = {
@@ -362,7 +325,7 @@ class _Receiver:
 def _array_costs(elements: int = 1 << 18, repetitions: int = 24) -> tuple[float, float]:
     """Seconds per byte of ``a += b``, and of the elastic update (mean of the trainer's and the server's part)."""
     a, b = np.ones(elements, np.float32), np.ones(elements, np.float32)
-    sweep = np.zeros(_SWEEP_BYTES // 4, np.float32)
+    sweep = np.zeros(SWEEP_BYTES // 4, np.float32)
     clock = Clock(ClockKind.CPU, 0.0)
 
     def timed(action: Callable[[], object]) -> float:

@@ -31,7 +31,7 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 def test_every_phase_of_every_operator_and_table_is_measured(model: Model) -> None:
     """Forward of all, backward of those that need a gradient, update of those with parameters, lookup and update of
-    tables and of shards without ids; at each batch, in seconds above zero that a cost table takes."""
+    tables and what their shards take; at each batch, in seconds above zero that a cost table takes."""
     told: list[str] = []
     profile = measure_model(model, BATCHES, steps=3, watch=told.append)
     assert told == [f"{model.name}, batch {batch}" for batch in BATCHES]
