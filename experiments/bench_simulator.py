@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from cost_models.roofline import roofline_costs
 from experiments.collectives import NETWORKS, Cluster
@@ -98,7 +99,7 @@ def shards_of(model: Model, servers: int) -> tuple[Shard, ...]:
     return tuple(shards)
 
 
-def plan_of(size: Size) -> Plan:
+def plan_of(size: Size, seed: int = 0) -> Plan:
     """Return an all data-parallel plan of :data:`MODEL` for a size, on machines of their own."""
     model, machine = load_model(MODEL), load_cluster(NODE).nodes[0]
 
@@ -116,12 +117,13 @@ def plan_of(size: Size) -> Plan:
         hogwild=size.threads,
         ranks=size.nodes,
         sync=Sync("background", gap=8) if size.groups > 1 else None,
+        seed=seed,
     )
 
 
-def measure(size: Size, level: str, fold: bool, precision: float, steps: int = STEPS) -> Row:
+def measure(size: Size, level: str, fold: bool, precision: float, seed: int = 0, steps: int = STEPS) -> Row:
     """Simulate a size to an interval (0: all steps); building the plan is not counted, transforming and staging it is."""
-    plan = plan_of(size)
+    plan = plan_of(size, seed)
     costs = roofline_costs(plan.model, plan.batch, plan.groups[0][0])
     began = time.process_time()
     found = simulate(plan, costs, steps=steps, precision=precision, fidelity=level, fold=fold, record=False)
@@ -139,17 +141,22 @@ def measure(size: Size, level: str, fold: bool, precision: float, steps: int = S
     )
 
 
-def rows(sizes: Sequence[Size], levels: Sequence[str], precision: float, until: float = math.inf) -> Iterator[Row]:
+def rows(
+    sizes: Sequence[Size],
+    levels: Sequence[str],
+    precision: float,
+    until: float = math.inf,
+    folds: Sequence[bool] = (True, False),
+    seeds: int = 1,
+) -> Iterator[Row]:
     """Measure every size at every level, folded and unfolded, each in a process of its own; none begins after ``until``."""
     context = multiprocessing.get_context("spawn")
-    for size in sizes:
-        for level in levels:
-            for fold in (True, False):
-                if time.monotonic() > until:
-                    print(f"{size} at {level}: left out, the time is over", file=sys.stderr)
-                    continue
-                with ProcessPoolExecutor(1, mp_context=context) as pool:
-                    yield pool.submit(measure, size, level, fold, precision).result()
+    for size, level, fold, seed in itertools.product(sizes, levels, folds, range(seeds)):
+        if time.monotonic() > until:
+            print(f"{size} at {level}: left out, the time is over", file=sys.stderr)
+            continue
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            yield pool.submit(measure, size, level, fold, precision, seed).result()
 
 
 def line(row: Row, study: tuple[int, int] | None) -> str:
@@ -219,13 +226,15 @@ def print_collectives(most: int) -> None:
         print(f"{kind:>18} {machines:8} {messages_of(kind, machines):9,} {ours} {theirs:10.2f}", flush=True)
 
 
-def print_sizes(levels: Sequence[str], growing_only: bool = False, until: float = math.inf) -> None:
-    """Print the table of cluster sizes, a row as soon as it is known; no row begins after ``until``."""
+def print_sizes(levels: Sequence[str], growing_only: bool = False, until: float = math.inf, **rest: Any) -> None:
+    """Print the table of cluster sizes, a row as soon as it is known; ``until`` and the rest as of :func:`rows`."""
     study = {str(size): (callbacks, bare) for size, callbacks, bare in STUDY}
     head = f"{'G x N x T/S':>11} {'level':>6} {'':>7} {'thread-its':>11} {'events':>11} {'CPU s':>8} {'its/CPU s':>11}"
     print(f"{head} {'callbacks':>10} {'heapq':>10} {'samples/s':>14} {'+-':>7} {'MiB':>6}")
     sizes = () if growing_only else [size for size, *_ in STUDY]
-    for row in itertools.chain(rows(sizes, levels, 0.0, until), rows(GROWING, levels, PRECISION, until)):
+    for row in itertools.chain(
+        rows(sizes, levels, 0.0, until, **rest), rows(GROWING, levels, PRECISION, until, **rest)
+    ):
         print(line(row, study.get(row.size)), flush=True)
 
 
@@ -234,8 +243,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--levels", nargs="+", default=["fifo"], choices=["bound", "fifo", "fluid"])
     parser.add_argument("--growing", action="store_true", help="the clusters up to 1,024 nodes only")
+    parser.add_argument("--folded", action="store_true", help="folded rows only")
+    parser.add_argument("--seeds", type=int, default=1, help="so many rows of each kind, drawn anew")
     settings = parser.parse_args()
-    print_sizes(settings.levels, settings.growing)
+    folds = (True,) if settings.folded else (True, False)
+    print_sizes(settings.levels, settings.growing, folds=folds, seeds=settings.seeds)
     if not settings.growing:
         print_collectives(1024)
 

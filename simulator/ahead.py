@@ -21,8 +21,6 @@ from simulator.runner import Runner
 Start = Callable[[Runner, Any], bool]
 #: Primitives that nobody else can notice before the worker goes on.
 INWARD = (Await, EveryGap, Gather)
-#: Works of a worker after which they are counted.
-MOST_UNCOUNTED = 16
 
 
 def give_cores(machines: Iterable[Machine], runners: Iterable[Runner]) -> None:
@@ -34,48 +32,61 @@ def give_cores(machines: Iterable[Machine], runners: Iterable[Runner]) -> None:
 
 
 class Ahead:
-    """Starts the primitives of workers with cores of their own.
+    """Moves the workers with cores of their own.
 
     Parameters
     ----------
     engine : Engine
         The clock.
+    starts : Mapping of type to callable
+        What starts each primitive but work; most of them only when the clock is there.
     go_on : callable
         Starts the next primitive of a worker.
+    end_step : callable
+        Ends the last primitive of a step; returns whether the worker goes on at once.
     """
 
-    def __init__(self, engine: Engine, go_on: Callable[[Runner], None]) -> None:
-        self._engine, self._env, self._go_on = engine, engine.env, go_on
+    def __init__(
+        self,
+        engine: Engine,
+        starts: Mapping[type[Primitive], Start],
+        go_on: Callable[[Runner], None],
+        end_step: Callable[[Runner], bool],
+    ) -> None:
+        self._env, self._at, self._go_on, self._end_step = engine.env, engine.at, go_on, end_step
+        self._starts = {kind: (start, kind not in INWARD) for kind, start in starts.items()}
 
-    def starts(self, others: Mapping[type[Primitive], Start]) -> dict[type[Primitive], Start]:
-        """Return what starts each primitive, given what does so for other workers."""
-        found = {kind: start if kind in INWARD else self._in_time(start) for kind, start in others.items()}
-        return found | {Work: self._work}
+    def advance(self, runner: Runner) -> None:
+        """Start primitives until one waits, for others or for the clock, or the worker has ended."""
+        now, starts, flat, last = self._env._now, self._starts, runner.flat, len(runner.flat) - 1
+        while True:
+            primitive: Any = flat[runner.position]
+            if primitive.__class__ is Work:
+                self._work(runner, primitive, now)
+            else:
+                start, outward = starts[primitive.__class__]
+                if outward and runner.clock > now:
+                    self._at(runner.clock, self._go_on, runner)
+                    return
+                if not start(runner, primitive):
+                    return
+            if runner.position < last:
+                runner.position += 1
+            elif not self._end_step(runner):
+                return
 
-    def _work(self, runner: Runner, work: Work) -> bool:
-        core_ns, now = work.core_ns, self._env._now
+    def _work(self, runner: Runner, work: Work, now: int) -> None:
+        core_ns = work.core_ns
         if runner.factor != 1.0:
             core_ns = round(core_ns * runner.factor)
         if runner.ahead_ns:
             core_ns, runner.ahead_ns = max(0, core_ns - runner.ahead_ns), 0
-        begin, core = runner.clock, runner.own_core
+        begin, core, machine = runner.clock, runner.own_core, runner.machine
         if begin <= now:
             begin = now
-            if len(core) > MOST_UNCOUNTED:
-                runner.machine.count(core, now)
+            core.clear()
         runner.clock = end = begin + core_ns
         core.append((begin, end, work.traffic_bytes))
+        machine.own_ns += core_ns
+        machine.traffic_bytes += work.traffic_bytes
         runner.split[work.part] += core_ns
-        return True
-
-    def _in_time(self, start: Start) -> Start:
-        """Let a primitive begin when the clock is there."""
-        env, at, go_on = self._env, self._engine.at, self._go_on
-
-        def in_time(runner: Runner, primitive: Any) -> bool:
-            if runner.clock > env._now:
-                at(runner.clock, go_on, runner)
-                return False
-            return start(runner, primitive)
-
-        return in_time

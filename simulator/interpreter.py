@@ -88,7 +88,7 @@ class Interpreter:
             Gather: self._gather,
         }
         self._meetings = Meetings(engine, network, self._arrived)
-        self._start_own = Ahead(engine, self._move).starts(self._start)
+        self._advance_own = Ahead(engine, self._start, self._move, self._passed).advance
 
     def run(
         self,
@@ -157,8 +157,10 @@ class Interpreter:
 
     def _advance(self, runner: Runner) -> None:
         """Start primitives until one takes time or the worker has ended."""
-        start = self._start if runner.own_core is None else self._start_own
-        flat, passed, last = runner.flat, self._passed, -1 if self._noted else len(runner.flat) - 1
+        if runner.own_core is not None:
+            self._advance_own(runner)
+            return
+        start, flat, passed, last = self._start, runner.flat, self._passed, -1 if self._noted else len(runner.flat) - 1
         while True:
             primitive = flat[runner.position]
             if not start[primitive.__class__](runner, primitive):

@@ -68,7 +68,7 @@ class _Join:
             self.then(self.argument)
 
 
-#: What was not yet counted of a worker with a core of its own: when each work begins and ends, its memory traffic.
+#: What a worker with a core of its own did since the clock last caught up with it: begin and end of each work, its traffic.
 OwnCore = list[tuple[int, int, float]]
 
 
@@ -93,9 +93,9 @@ class Machine:
     workers : int
         Workers that run here.
     traffic_bytes : float
-        Memory traffic of the jobs started so far.
+        Memory traffic of the jobs started so far, by workers ahead of the clock too.
     own_ns : int
-        Core time that was counted of workers with cores of their own (:mod:`simulator.ahead`).
+        Core time of workers with cores of their own, ahead of the clock too (:mod:`simulator.ahead`).
     """
 
     index: int
@@ -137,22 +137,16 @@ class Machine:
         self._own_cores.append([])
         return self._own_cores[-1]
 
-    def count(self, core: OwnCore, now: int) -> None:
-        """Count the work of a core that has ended."""
-        self.own_ns += sum(end - begin for begin, end, _ in core if end <= now)
-        self.traffic_bytes += sum(traffic for _, end, traffic in core if end <= now)
-        core[:] = [work for work in core if work[1] > now]
-
     def cores_served(self, now: int) -> float:
         """Core-nanoseconds served until now."""
-        uncounted = sum(min(end, now) - begin for core in self._own_cores for begin, end, _ in core if begin < now)
-        return self.cores.served() + (self.own_ns + uncounted)
+        later = sum(end - max(begin, now) for core in self._own_cores for begin, end, _ in core if end > now)
+        return self.cores.served() + (self.own_ns - later)
 
     def memory_served(self, now: int) -> float:
         """Bytes of memory traffic served until now; unshared memory is counted at the start of jobs."""
         if self.memory is not None:
             return self.memory.served()
-        return self.traffic_bytes + sum(t for core in self._own_cores for begin, _, t in core if begin <= now)
+        return self.traffic_bytes - sum(t for core in self._own_cores for begin, _, t in core if begin > now)
 
 
 def build_machines(

@@ -152,7 +152,7 @@ def stage(
         What the clock shows at first.
     """
     plan, engine, fifo = job.plan, Engine(begin_ns), fidelity is Fidelity.FIFO
-    fanned = merge and (fifo or time_steps > 0) and _fans_may(job, sharing, conditions)
+    fanned = merge and (fifo or time_steps > 0) and fans_may(job, sharing, conditions)
     share = {node.name: 1.0 / folding.groups for node in plan.sync_servers}
     share |= {node.name: 1.0 / folding.copies for node in plan.servers}
     found = workers(without_servers(job) if fanned else job, _simulated(plan, folding))
@@ -234,7 +234,7 @@ def _embedding_servers(job: JobPrograms) -> list[Node]:
     return [job.plan.servers[index] for index in indices]
 
 
-def _fans_may(job: JobPrograms, sharing: Sharing, conditions: Conditions) -> bool:
+def fans_may(job: JobPrograms, sharing: Sharing, conditions: Conditions) -> bool:
     """Whether there can be fans."""
     return fans_apply(job, sharing) and not (conditions.nodes_per_rack or conditions.workers_differ)
 

@@ -8,7 +8,9 @@ from random import Random
 import numpy as np
 import pytest
 
+from placement.plan import Sync
 from programs.transform import transform
+from simulator import simulate as front
 from simulator.engine import Engine
 from simulator.folding import Folding
 from simulator.links import max_min_rates
@@ -96,6 +98,19 @@ def test_time_steps_and_messages_agree(ranks, hogwild, speed):
         asked = {name: part * other / one for name, part in found.items()}
         assert used[1][node] == pytest.approx(asked, rel=0.05, abs=0.01)
     assert any("two such steps late" in said for said in left_out(stepped.scenario, 40, 40))
+
+
+@pytest.mark.parametrize(("affordable", "record", "groups"), [(10**9, False, 2), (0, False, 4), (0, True, 2)])
+def test_more_groups_stand_for_all_in_time_steps(affordable, record, groups, monkeypatch):
+    """Of 8 alike groups two are followed message by message (a timeline needs that), four where time steps are used."""
+    monkeypatch.setattr(front, "BUDGET", 0)
+    monkeypatch.setattr(front, "AFFORDABLE", affordable)
+    monkeypatch.setattr(front, "TIME_STEPS", 50)
+    plan = make_plan(MODEL, groups=8, servers=2, sync_servers=1, sync=Sync("background", 3))
+    found = front.simulate(plan, make_costs(MODEL), steps=12, precision=0, fidelity="fluid", record=record)
+    said = " ".join(found.left_out)
+    assert f"simulated: {groups} for 8" in said
+    assert ("two such steps late" in said) is (groups == 4)
 
 
 def test_memory_of_servers_that_binds_holds_messages_up():
