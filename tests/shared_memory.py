@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")
@@ -12,10 +13,18 @@ def names() -> set[str]:
     return {path.name for path in FOLDER.iterdir()} if FOLDER.is_dir() else set()
 
 
-def left_since(before: set[str]) -> set[str]:
-    """Return the names that are new and that no living process maps: those of other programs at work are not leaks."""
-    new = names() - before
-    return new - _mapped(new) if new else new
+def left_since(before: set[str], within_seconds: float = 10.0) -> set[str]:
+    """Return the names that are new, that no living process maps, and that are still there after so many seconds.
+
+    Those of other programs are not leaks: a process that is being spawned maps the semaphores it is given a while later.
+    """
+    deadline = time.monotonic() + within_seconds
+    while True:
+        new = names() - before
+        left = new - _mapped(new) if new else new
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
 
 
 def _mapped(candidates: set[str]) -> set[str]:
