@@ -40,6 +40,7 @@ class Clock:
 
     def __init__(self, kind: ClockKind, epoch: float, start: float = 0.0) -> None:
         self.kind, self.epoch = kind, epoch
+        self._virtual = kind is not ClockKind.WALL
         self.now = start
         self.used = 0.0
         self._duration = 0.0
@@ -67,7 +68,7 @@ class Clock:
 
     def stamp(self) -> None:
         """Bring ``now`` up to date, for a message; on the wall no CPU time is booked, which takes a system call."""
-        if self.kind is ClockKind.WALL:
+        if not self._virtual:
             self.now = time.perf_counter() - self.epoch
         elif self.kind is ClockKind.CPU:
             self.pause()
@@ -88,7 +89,7 @@ class Clock:
 
     def meet(self, other: float) -> None:
         """Take in a message: whoever receives it is not earlier than the message."""
-        if self.kind is not ClockKind.WALL and other > self.now:
+        if self._virtual and other > self.now:
             self.now = other
 
     def forget(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from executor.arrays import Floats, generator
 from executor.codecs.ends import End, make_end
 from executor.codecs.wire import Bytes
-from executor.transport import Layout
+from executor.frame import Layout
 from placement.codecs import Scheme, parse_codec
 from placement.plan import Plan, Span
 from problem.graph import FLOAT_BYTES

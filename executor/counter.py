@@ -15,8 +15,10 @@ from executor.errors import PeerGone
 
 #: Whether processors see each other's stores in the order in which they were made, and load in order (x86).
 _ORDERED = platform.machine() in {"x86_64", "AMD64", "i686", "i386"}
-#: Places in a counter's page, a cache line apart: each is written by one of the two processes.
+#: Places in a counter's page, cache lines apart: each is written by one of the two processes.
 _COUNT, _ASLEEP = 0, 16
+#: What else lies in the count's cache line, for one line to bring both.
+_NOTES = slice(1, 8)
 #: Bytes that are taken out of a counter's pipe at a time.
 TOKENS = 64
 
@@ -34,11 +36,17 @@ class Counter:
     The one who counts looks whether the other sleeps, after it has counted; the other says that it will sleep before it
     looks at the count once more. A fence lies between the store and the load of each, so one of the two sees the other, and
     no event is slept through. Both ends are open until :func:`keep_only` closes what a process does not use.
+
+    Attributes
+    ----------
+    notes : memoryview of float, seven
+        What the one who counts writes before an event, for the other to read when it has been counted.
     """
 
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe()
-        self._shared = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("q")
+        page = memoryview(mmap.mmap(-1, mmap.PAGESIZE))
+        self._shared, self.notes = page.cast("q"), page.cast("d")[_NOTES]
         self._lock = threading.Lock()
 
     @property
@@ -54,8 +62,9 @@ class Counter:
         lock = self._lock
         lock.acquire()
         lock.release()
-        lock.acquire()
-        lock.release()
+        if not _ORDERED:
+            lock.acquire()
+            lock.release()
 
     def tell(self, count: int) -> None:
         """Set the count; wake who sleeps.
@@ -84,11 +93,18 @@ class Counter:
             Nobody is left to count them.
         """
         shared = self._shared
-        for _ in range(looks):
-            if shared[_COUNT] >= count:
-                break
-        if self.count >= count:
-            return
+        if shared[_COUNT] < count:
+            for _ in range(looks):
+                if shared[_COUNT] >= count:
+                    break
+            else:
+                self._sleep(count, progress)
+        if not _ORDERED:
+            self._fence()
+
+    def _sleep(self, count: int, progress: Progress) -> None:
+        """Sleep until so many events have been counted; PeerGone if nobody is left to count them."""
+        shared = self._shared
         progress.waiting(True)
         while not self.announced(count):
             self.take(count)

@@ -17,10 +17,11 @@ from executor.clock import Clock, ClockKind
 from executor.counter import Progress
 from executor.data.batch import Stream
 from executor.exchange import Endpoint
+from executor.frame import Layout, copier
 from executor.interpreter import Context, Interpreter
 from executor.pool import read_ahead
 from executor.state import JobState, Record, allocate_state
-from executor.transport import Bell, Inbox, Layout, Link, copy_into
+from executor.transport import Bell, Inbox, Link
 from executor.wiring import Label, wire
 from placement.errors import InvalidPlan
 from placement.plan import Plan
@@ -35,12 +36,13 @@ class Buffer:
 
     def __init__(self, layout: Layout) -> None:
         self._arrays: list[Any] = [np.zeros(shape, dtype) for shape, dtype in layout]
+        self._copy = copier(layout)
         self.full = False
 
-    def send(self, arrays: Iterable[Any], clock: Clock, progress: Progress) -> None:
+    def send(self, arrays: Sequence[Any], clock: Clock, progress: Progress) -> None:
         """Copy arrays into the buffer."""
         del clock, progress
-        copy_into(self._arrays, arrays)
+        self._copy(self._arrays, arrays)
         self.full = True
 
     def receive(self, clock: Clock, progress: Progress) -> list[Any]:

@@ -22,11 +22,12 @@ from cost_models.profile import BatchPoint, Measurement, MessagePoint, Profile, 
 from executor.arrays import Floats
 from executor.clock import Clock, ClockKind
 from executor.data.synthetic import SyntheticStream
+from executor.frame import Array, Layout
 from executor.loopback import Loopback
 from executor.profile_shards import SWEEP_BYTES, shard_measurements
 from executor.state import Record
 from executor.supervisor import supervise
-from executor.transport import Array, Channel, Layout, keep_only, shared_array
+from executor.transport import Channel, keep_only, shared_array
 from placement.plan import DP, Plan, Shard
 from problem.cluster import Node
 from problem.graph import Graph, Kind, Operator

@@ -23,8 +23,8 @@ from executor.arrays import Floats, generator
 from executor.codecs.dct import GradientCodec, GradientSettings
 from executor.codecs.dense import decode_dense, encode_dense
 from executor.codecs.wire import Bytes
+from executor.frame import Layout
 from executor.parameters import Parameters
-from executor.transport import Layout
 from placement.codecs import Scheme, parse_codec
 from placement.plan import Plan
 from problem.graph import FLOAT_BYTES, Operator

@@ -15,6 +15,7 @@ import numpy as np
 from executor.arrays import BufferFactory, Floats, private_buffer
 from executor.checkpoint import Done
 from executor.data.batch import Stream
+from executor.frame import Bytes
 from executor.guard import Badge
 from executor.homes import Home, home_of, show_home
 from executor.job import (
@@ -29,7 +30,8 @@ from executor.job import (
     save_job,
     work,
 )
-from executor.mpi import Bytes, MpiTransport, Unwatched, await_, leave_no_names, library, meet, share
+from executor.mpi import Unwatched, await_, leave_no_names, library, meet, share
+from executor.mpi_transport import MpiTransport
 from executor.parameters import check_supported
 from executor.state import JobState, Record, allocate_state
 from executor.throttle import Nics

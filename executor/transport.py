@@ -1,12 +1,12 @@
 """Messages between the workers of one host: shared memory for the bytes, pipes for the news.
 
-What every transport offers is said here too (:class:`Transport`); the one between hosts is in ``executor.mpi``.
+What every transport offers is said here too (:class:`Transport`); the one between hosts is ``executor.mpi_transport``.
 
 A :class:`Channel` goes one way between two processes. It is a ring of two slots in an anonymous shared mapping made before
 the fork: it has no name, so nothing can be left behind. Messages and slots that come back are counted in shared memory,
-beside the clocks they carry; who waits for the next looks for a moment, then sleeps in a pipe and is woken through it
-(``executor.counter``). A dead peer shows as the end of the pipe, provided that every other process has closed its copies of
-the ends: see :func:`keep_only`.
+with the clocks they carry beside the count; who waits for the next looks for a moment, then sleeps in a pipe and is woken
+through it (``executor.counter``). A dead peer shows as the end of the pipe, provided that every other process has closed its
+copies of the ends: see :func:`keep_only`.
 
 A received message is read where it lies. Its slot is given back when the next message of the channel is received, so the
 arrays of a step stay valid for the step.
@@ -30,11 +30,8 @@ import numpy.typing as npt
 from executor.clock import Clock
 from executor.counter import TOKENS, Counter, Progress
 from executor.errors import PeerGone
+from executor.frame import Array, Layout, copier
 from problem.local import usable_cores
-
-Array = npt.NDArray[np.float32] | npt.NDArray[np.int32] | npt.NDArray[np.uint8]
-#: Shape and element type of each array of a message.
-Layout = Sequence[tuple[tuple[int, ...], type[np.float32] | type[np.int32] | type[np.uint8]]]
 
 SLOTS = 2
 #: How often a worker with a core of its own looks for what it waits for before it sleeps: for some 25 us, about twice what
@@ -46,7 +43,7 @@ _CLOCK = struct.Struct("d")
 class Line(Protocol):
     """A one-way channel: what a worker does with it, whatever the transport."""
 
-    def send(self, arrays: Iterable[Array], clock: Clock, progress: Progress) -> None:
+    def send(self, arrays: Sequence[Array], clock: Clock, progress: Progress) -> None:
         """Copy arrays into a message and send it."""
 
     def receive(self, clock: Clock, progress: Progress) -> list[Any]:
@@ -163,18 +160,6 @@ class Pipe:
         return float(_CLOCK.unpack(data)[0])
 
 
-def copy_into(targets: Sequence[Array], arrays: Iterable[Array]) -> int:
-    """Copy arrays into their places in a message, which an array of bytes need not fill; returns the bytes left over."""
-    unused = 0
-    for target, array in zip(targets, arrays, strict=True):
-        if len(target) != len(array) and target.dtype == np.uint8:
-            target[: len(array)] = array
-            unused += len(target) - len(array)
-        else:
-            target[...] = array  # less than half the time of np.copyto, which counts for many small tensors
-    return unused
-
-
 class Channel:
     """One-way channel between two forked processes.
 
@@ -194,8 +179,10 @@ class Channel:
         self.source, self.target, self.link, self._looks = source, target, link, looks
         self._news, self._returned = Counter(), Counter()
         self._slots = [[shared_array(shape, dtype) for shape, dtype in layout] for _ in range(SLOTS)]
-        # of each slot: the clock of its message, when that comes through the throttle, the clock of who gave it back
-        self._times = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("d")
+        self._copy = copier(layout)
+        # of each slot: the clock of its message, when that comes through the throttle; the clock of who gave it back
+        self._clocks, self._arrivals = self._news.notes[:SLOTS], self._news.notes[SLOTS : 2 * SLOTS]
+        self._clocks_back = self._returned.notes[:SLOTS]
         self._sent = self._received = 0
 
     @property
@@ -203,7 +190,7 @@ class Channel:
         """Bytes of one full message."""
         return sum(array.nbytes for array in self._slots[0])
 
-    def send(self, arrays: Iterable[Array], clock: Clock, progress: Progress) -> None:
+    def send(self, arrays: Sequence[Array], clock: Clock, progress: Progress) -> None:
         """Copy arrays into a slot and tell; waits while both slots are in use.
 
         Raises
@@ -211,15 +198,15 @@ class Channel:
         PeerGone
             The receiver has ended, and both slots are in use or it had gone to sleep.
         """
-        slot, times, link = self._sent % SLOTS, self._times, self.link
+        slot, link = self._sent % SLOTS, self.link
         if self._sent >= SLOTS:
             self._returned.wait(self._sent - SLOTS + 1, progress, self._looks)
-            clock.meet(times[3 * slot + 2])
-        unused = copy_into(self._slots[slot], arrays)
+            clock.meet(self._clocks_back[slot])
+        unused = self._copy(self._slots[slot], arrays)
         clock.stamp()
-        times[3 * slot] = clock.now + link.seconds - unused * link.seconds_per_byte
+        self._clocks[slot] = clock.now + link.seconds - unused * link.seconds_per_byte
         if link.throttle is not None:
-            times[3 * slot + 1] = link.depart(unused)
+            self._arrivals[slot] = link.depart(unused)
         self._sent += 1
         self._news.tell(self._sent)
 
@@ -231,18 +218,18 @@ class Channel:
         PeerGone
             The sender has ended without sending it.
         """
-        slot, times = self._received % SLOTS, self._times
+        slot = self._received % SLOTS
         if self._received:
             self._give_back(clock.now)
         self._news.wait(self._received + 1, progress, self._looks)
-        clock.meet(times[3 * slot])
+        clock.meet(self._clocks[slot])
         if self.link.throttle is not None:
-            self.link.arrive(times[3 * slot + 1], progress)
+            self.link.arrive(self._arrivals[slot], progress)
         self._received += 1
         return self._slots[slot]
 
     def _give_back(self, now: float) -> None:
-        self._times[3 * ((self._received - 1) % SLOTS) + 2] = now
+        self._clocks_back[(self._received - 1) % SLOTS] = now
         try:  # contextlib.suppress takes as long as all the rest
             self._returned.tell(self._received)
         except PeerGone:  # the sender has sent all it had to

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from executor.coded import coded_layouts, room
+from executor.frame import Layout
 from executor.pushing import pull_layout, push_layout
 from executor.throttle import Nics
-from executor.transport import Bell, Layout, Line, Link, Transport
+from executor.transport import Bell, Line, Link, Transport
 from placement.plan import Plan
 from problem.cluster import Node
 from problem.graph import FLOAT_BYTES

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from executor.homes import home_of
-from executor.mpi import Frame
 from executor.run import RunOptions, RunResult, run
 from executor.run_mpi import crew_of
 from experiments.launch import launch, mpiexec, result_in
@@ -139,17 +138,3 @@ def test_ranks_are_in_the_order_of_machines() -> None:
     assert [home for home, after in zip(homes, [*homes[1:], None], strict=True) if home != after] == list(
         dict.fromkeys(homes)
     )
-
-
-def test_a_frame_keeps_shapes_types_and_lengths() -> None:
-    """What is packed comes out; arrays of bytes that are not full make the message shorter, and say by how much."""
-    full = Frame([((2, 3), np.float32), ((1,), np.int32)])
-    arrays = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array([7], np.int32)]
-    assert full.pack(arrays) == (16 + 24 + 8, 0)
-    for found, expected in zip(full.arrays(), arrays, strict=True):
-        np.testing.assert_array_equal(found, expected)
-    coded = Frame([((1,), np.int32), ((100,), np.uint8), ((9,), np.uint8)])
-    message = [np.array([5], np.int32), np.arange(5, dtype=np.uint8), np.arange(9, dtype=np.uint8)]
-    assert coded.pack(message) == (16 + 3 * 8 + 8 + 8 + 16, 95)
-    for found, expected in zip(coded.arrays(), message, strict=True):
-        np.testing.assert_array_equal(found, expected)
