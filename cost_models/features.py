@@ -7,8 +7,9 @@ that they give. Knows nothing of seconds or fits.
 
 from __future__ import annotations
 
-from math import ceil, expm1
+from math import ceil
 
+from cost_models.traffic import distinct_rows
 from problem.errors import HiertrainError
 from problem.graph import Kind, Operator
 from problem.model import EmbeddingTable
@@ -98,13 +99,13 @@ def _cross(op: Operator, phase: str, batch: int) -> dict[str, float]:
 def _table(table: EmbeddingTable, batch: int) -> dict[str, float]:
     """Features of pooling or updating ``l`` rows of ``d`` elements a sample (the mean, where samples differ).
 
-    ``touched`` are the distinct rows that a batch meets, the ones that are not in the cache yet: rows * (1 - exp(-batch *
-    l / rows)) for uniform ids (skew is the same for all tables of a model, so it goes into the coefficient). ``cold``
-    ones grow from 0 as the table outgrows the cache.
+    ``touched`` are the distinct rows that a batch meets, the ones that are not in the cache yet, for uniform ids (skew is
+    the same for all tables of a model, so it goes into the coefficient). ``cold`` ones grow from 0 as the table outgrows
+    the cache.
     """
     ids, d = table.mean_ids, table.dim
     cold = max(0.0, 1 - CACHE_BYTES / table.total_bytes)
-    touched = -table.rows * expm1(-batch * ids / table.rows)
+    touched = distinct_rows(table, batch)
     counts = {"l": ids, "bl": batch * ids, "bld": batch * ids * d, "bd": batch * d}
     misses = {"cold_bl": cold * batch * ids, "cold_bld": cold * batch * ids * d}
     rows = {"touched": touched, "touched_d": touched * d}

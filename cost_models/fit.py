@@ -22,7 +22,7 @@ from pydantic import Field
 from scipy.optimize import nnls
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -94,6 +94,20 @@ def interpolate(batches: Sequence[int], seconds: Sequence[float], batch: int) ->
     if batch > batches[-1]:
         return seconds[-1] + _slope(batches, seconds, len(batches) - 2) * (batch - batches[-1])
     return float(np.interp(batch, batches, seconds))
+
+
+def between(points: Mapping[float, Sequence[float]], at: float) -> list[float]:
+    """Return each value at ``at``, piecewise linear between the nearest of some points; beyond the ends as at the ends.
+
+    Parameters
+    ----------
+    points : Mapping of float to sequence of float, (values,)
+        What was measured, one point or more.
+    at : float
+        Where it is wanted.
+    """
+    known = sorted(points)
+    return [float(np.interp(at, known, column)) for column in zip(*(points[one] for one in known), strict=True)]
 
 
 def _slope(batches: Sequence[int], seconds: Sequence[float], i: int) -> float:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cost_models.traffic import batch_bytes_per_sample, distinct_rows
 from problem.graph import FLOAT_BYTES, Kind
 
 if TYPE_CHECKING:
@@ -67,3 +68,16 @@ def pooled_bytes(table: EmbeddingTable, batch: int, width: int | None = None) ->
 def shard_in_flight_bytes(table: EmbeddingTable, batch: int, width: int | None = None) -> int:
     """Bytes for each session and feature on a server with a shard (of ``width`` columns): ids, pooled rows, gradient."""
     return ids_bytes(table, batch) + 2 * pooled_bytes(table, batch, width)
+
+
+def step_bytes(model: Model, batch: int) -> float:
+    """Bytes of memory that a step of one session touches, wherever it runs, each byte counted once.
+
+    The batch; parameters, their state, gradients and outputs of all operators; on embedding servers requests, pooled rows,
+    their gradients, and the distinct rows that a batch meets, with their state. So much lies, in the caches, between a
+    message and the next of the same kind.
+    """
+    dense = sum(resident_bytes(op, model) + in_flight_bytes(op, batch) for op in model.graph)
+    served = sum(shard_in_flight_bytes(feature, batch) for feature in model.feature.values())
+    rows = sum(distinct_rows(feature, batch) * feature.bytes_per_row for feature in model.feature.values())
+    return batch * batch_bytes_per_sample(model) + dense + served + rows

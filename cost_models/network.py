@@ -89,7 +89,8 @@ class Reduction:
     sent : float
         Bytes that each rank sends (and receives) in all rounds.
     adds : float
-        Bytes of float32 that each rank adds, with :data:`COPY_OF_ADD` of those that it only copies.
+        Bytes of float32 that each rank adds or copies to their place, which takes as long: either way two are read for
+        each that is written, because a core reads a line of memory before it writes to it.
     """
 
     rounds: tuple[Wire, ...]
@@ -123,10 +124,6 @@ class Reduction:
         return self.messages(ranks) * ends + self.core_seconds(costs, ranks)
 
 
-#: Part of an addition that a copy takes. Counted: one read and one write, against two reads and one write.
-COPY_OF_ADD = 2 / 3
-
-
 def no_slices() -> Reduction:
     """Return the all-reduce by slices of nothing: empty messages of one tensor, the slice."""
     return Reduction((Wire(tensors=1), Wire(tensors=1)), 0.0, 0.0)
@@ -150,7 +147,7 @@ def in_slices(size_bytes: float, ranks: int, sent: Wire | None = None) -> Reduct
     wire = sent or Wire(size_bytes)
     piece = Wire(wire.bytes / ranks, wire.encode_seconds / ranks, wire.decode_seconds / ranks)
     back = Wire(piece.bytes, piece.encode_seconds / max(1, ranks - 1), piece.decode_seconds)
-    adds = (ranks - 1) / ranks * size_bytes * (1.0 if sent else 1.0 + COPY_OF_ADD)
+    adds = (ranks - 1) / ranks * size_bytes * (1.0 if sent else 2.0)
     return Reduction((piece, back), all_reduce_bytes(wire.bytes, ranks), adds)
 
 

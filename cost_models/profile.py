@@ -18,13 +18,23 @@ from pydantic import ConfigDict, Field
 from cost_models.checked_json import build, read_object, write_json
 from cost_models.costs import MessageCost
 from cost_models.features import Subject, family, features
-from cost_models.fit import Residual, fit_measured, fit_nonnegative, held_out_errors, interpolation_errors, residual
+from cost_models.fit import (
+    Residual,
+    between,
+    fit_measured,
+    fit_nonnegative,
+    held_out_errors,
+    interpolation_errors,
+    residual,
+)
 from problem.errors import BadInput
 from problem.graph import Kind, Operator
 from problem.model import EmbeddingTable
 
 FORMAT = "hiertrain-profile"
 FORMAT_VERSION = 1
+#: What was overwritten between messages when profiles did not say: larger than a second-level cache.
+UNSAID_TOUCHED_BYTES = 8 << 20
 SHAPES_TO_FIT = 3  # a fit over fewer shapes says nothing about another
 Phase = Literal["forward", "backward", "update", "lookup", "shard_lookup", "shard_update"]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -75,7 +85,10 @@ class Measurement:
 class MessagePoint:
     """Core-seconds that a message of ``bytes`` in some tensors takes from its sender and from its receiver.
 
-    Files that were written before tensors were counted have none: their fit has no part per tensor.
+    Files that were written before tensors were counted have none: their fit has no part per tensor. ``touched_bytes`` is
+    how much memory each end overwrote since the message before, as a step would (``cost_models.memory.step_bytes``): what it
+    takes to send one depends most of all on which cache the program itself lies in. ``sum_seconds`` is what it then takes
+    to add what was received to arrays that were touched before that (0: not measured).
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -84,6 +97,8 @@ class MessagePoint:
     send_seconds: NotNegative
     receive_seconds: NotNegative
     tensors: Annotated[int, Field(ge=0)] = 0
+    touched_bytes: NotNegative = UNSAID_TOUCHED_BYTES
+    sum_seconds: NotNegative = 0.0
 
     @property
     def features(self) -> list[float]:
@@ -118,15 +133,17 @@ class Profile:
     measurements : tuple of Measurement
         Operators and tables. The same entry twice (two operators of one shape) counts with its median.
     messages : tuple of MessagePoint
-        Messages of several sizes.
+        Messages of several sizes, with as much memory touched in between as one step touches or several.
     next_batch : tuple of BatchPoint
         Taking batches of several sizes.
     metric_seconds : float
         Core-seconds of recording the loss of a batch.
-    sum_seconds_per_byte, exchange_seconds_per_byte : float
+    sum_seconds_per_byte : float
+        As in :class:`cost_models.costs.CostTable`, of files whose messages have no ``sum_seconds``.
+    exchange_seconds_per_byte : float
         As in :class:`cost_models.costs.CostTable`.
     variation : float
-        Coefficient of variation of a rank's core-seconds from step to step, by the quartiles, median over batches.
+        Coefficient of variation of a rank's core-seconds from one step to the next, median over batches.
     optimizer : str
         Optimizer of the dense parameters whose updates were measured.
     flops_per_core_second : float
@@ -165,15 +182,59 @@ class Profile:
         """Number of measurements of exactly zero seconds: below the clock's resolution, or not measured at all."""
         return sum(m.seconds == 0 for m in self.measurements)
 
-    @property
-    def message(self) -> MessageCost:
-        """Fit of the message points on relative error: once, per byte, per tensor."""
+    def message(self, step_bytes: float, sessions: int = 1) -> MessageCost:
+        """Fits of the message points on relative error: once, per byte, per tensor.
+
+        Parameters
+        ----------
+        step_bytes : float
+            Memory that a step of one session touches (``cost_models.memory.step_bytes``): so much has come between the last
+            message and the next. Between fits for other amounts by a line; beyond the ends as at the ends.
+        sessions : int
+            Sessions on one machine. Code and the small objects of a message are in use by each or in all at once; its bytes
+            lie among those that all sessions touch, so that the parts per byte are those for so many steps.
+        """
         if not self.messages:
             return MessageCost()
-        rows = [point.features for point in self.messages]
-        send = fit_measured(rows, [point.send_seconds for point in self.messages])
-        receive = fit_measured(rows, [point.receive_seconds for point in self.messages])
-        return MessageCost(send[0], send[1], receive[0], receive[1], send[2], receive[2])
+        alone, beside = (MessageCost(*between(self._message_fits, n * step_bytes)) for n in (1, sessions))
+        return replace(
+            alone,
+            send_seconds_per_byte=beside.send_seconds_per_byte,
+            receive_seconds_per_byte=beside.receive_seconds_per_byte,
+        )
+
+    def summing(self, step_bytes: float, sessions: int = 1) -> float:
+        """Core-seconds per byte of adding what was received; of a file that has them apart from messages, its number."""
+        fits = self._sum_fits
+        return between(fits, sessions * step_bytes)[0] if fits else self.sum_seconds_per_byte
+
+    @cached_property
+    def _message_fits(self) -> dict[float, list[float]]:
+        """Fitted parts in the order of :class:`~cost_models.costs.MessageCost`, by the bytes touched between messages."""
+        found = {}
+        for touched, points in self._messages.items():
+            rows = [point.features for point in points]
+            send = fit_measured(rows, [point.send_seconds for point in points])
+            receive = fit_measured(rows, [point.receive_seconds for point in points])
+            found[touched] = [*send[:2], *receive[:2], send[2], receive[2]]
+        return found
+
+    @cached_property
+    def _sum_fits(self) -> dict[float, list[float]]:
+        """Fitted seconds of sums, per byte and per tensor, by the bytes touched between messages."""
+        return {
+            touched: fit_measured([point.features[1:] for point in points], [point.sum_seconds for point in points])
+            for touched, points in self._messages.items()
+            if any(point.sum_seconds for point in points)
+        }
+
+    @property
+    def _messages(self) -> dict[float, list[MessagePoint]]:
+        """Message points by the bytes that were touched between them."""
+        found: dict[float, list[MessagePoint]] = {}
+        for point in self.messages:
+            found.setdefault(point.touched_bytes, []).append(point)
+        return found
 
     def next_batch_seconds(self, size_bytes: float) -> float:
         """Core-seconds to take a batch of ``size_bytes``: affine fit of the batch points."""
@@ -272,20 +333,21 @@ def _batch_residuals(profile: Profile, samples: Mapping[str, list[_Sample]]) -> 
 
 def _size_residuals(profile: Profile) -> dict[str, Residual]:
     """Held-out errors of the fits of messages and batches, each size left out in its turn."""
+    messages = profile._messages.values()
     curves = {
-        "message.send": [(point.features, point.send_seconds) for point in profile.messages],
-        "message.receive": [(point.features, point.receive_seconds) for point in profile.messages],
-        "next_batch": [([1.0, point.bytes], point.seconds) for point in profile.next_batch],
+        "message.send": [[(point.features, point.send_seconds) for point in points] for points in messages],
+        "message.receive": [[(point.features, point.receive_seconds) for point in points] for points in messages],
+        "next_batch": [[([1.0, point.bytes], point.seconds) for point in profile.next_batch]],
     }
-    found = {}
-    for name, curve in curves.items():
-        points = [(row, seconds) for row, seconds in curve if seconds > 0]
-        rows = [row for row, _ in points]
-        sizes = [str(row) for row in rows]
-        summary = residual(held_out_errors(rows, [seconds for _, seconds in points], sizes, folds=len(sizes) or 1))
-        if summary is not None:
-            found[name] = summary
-    return found
+    summaries = {name: residual([e for curve in found for e in _size_errors(curve)]) for name, found in curves.items()}
+    return {name: summary for name, summary in summaries.items() if summary is not None}
+
+
+def _size_errors(curve: list[tuple[list[float], float]]) -> list[float]:
+    """Relative errors of one fit at each of its points, left out."""
+    rows, seconds = [row for row, each in curve if each > 0], [each for _, each in curve if each > 0]
+    errors: list[float] = held_out_errors(rows, seconds, [str(row) for row in rows], folds=len(rows) or 1).tolist()
+    return errors
 
 
 def save_profile(profile: Profile, path: str | Path) -> None:

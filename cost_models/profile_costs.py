@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cost_models.costs import CostTable, OpCost, PhaseCost, TableCost
 from cost_models.features import family, features
 from cost_models.fit import interpolate
+from cost_models.memory import step_bytes
 from cost_models.profile import signature
 from cost_models.traffic import (
     batch_bytes_per_sample,
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from problem.model import Model
 
 
-def profile_costs(profile: Profile, model: Model, batch: int, node: Node, *, foreign_ok: bool = False) -> CostTable:
+def profile_costs(
+    profile: Profile, model: Model, batch: int, node: Node, *, foreign_ok: bool = False, sessions: int = 1
+) -> CostTable:
     """Return the costs of a model from what was measured.
 
     Parameters
@@ -49,6 +52,8 @@ def profile_costs(profile: Profile, model: Model, batch: int, node: Node, *, for
     foreign_ok : bool
         Accept a profile of another machine. The table is then for the profile's machine, so that
         :meth:`~cost_models.costs.CostTable.slowdown` scales core-seconds by the ratio of core speeds, and says so.
+    sessions : int
+        Sessions on one machine, whose steps share its last cache (:meth:`~cost_models.profile.Profile.message`).
 
     Returns
     -------
@@ -63,16 +68,17 @@ def profile_costs(profile: Profile, model: Model, batch: int, node: Node, *, for
     foreign = _check_machine(profile, node, foreign_ok)
     _check_optimizer(profile, model)
     costs, needs_gradient = _Costs(profile, batch), model.graph.needs_gradient
+    touched = step_bytes(model, batch)
     ops = {op.name: _op_cost(costs, op, needs_gradient[op.name]) for op in model.graph if op.kind is not Kind.LOOKUP}
     tables = {name: _table_cost(costs, feature) for name, feature in model.feature.items()}
     return CostTable(
         batch=batch,
         ops=ops,
         tables=tables,
-        message=profile.message,
+        message=profile.message(touched, sessions),
         next_batch_seconds=profile.next_batch_seconds(batch * batch_bytes_per_sample(model)),
         metric_seconds=profile.metric_seconds,
-        sum_seconds_per_byte=profile.sum_seconds_per_byte,
+        sum_seconds_per_byte=profile.summing(touched, sessions),
         exchange_seconds_per_byte=profile.exchange_seconds_per_byte,
         kind=profile.machine,
         flops_per_core_second=profile.flops_per_core_second,

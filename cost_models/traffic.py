@@ -6,6 +6,7 @@ them. Every access counts as traffic to memory: data that stay in a cache make t
 
 from __future__ import annotations
 
+from math import expm1
 from typing import TYPE_CHECKING
 
 from problem.graph import FLOAT_BYTES
@@ -51,6 +52,11 @@ def shard_lookup_traffic(table: EmbeddingTable, batch: int) -> float:
 def shard_update_traffic(table: EmbeddingTable, batch: int) -> float:
     """Bytes of :func:`update_traffic` that every row shard moves: all ids (and weights) read."""
     return float(batch * table.request_elements * ID_BYTES)
+
+
+def distinct_rows(table: EmbeddingTable, batch: int) -> float:
+    """Distinct rows that a batch meets, if ids were uniform: rows * (1 - exp(-batch * ids / rows))."""
+    return -table.rows * expm1(-batch * table.mean_ids / table.rows)
 
 
 def batch_bytes_per_sample(model: Model) -> int:

@@ -8,7 +8,7 @@ them in rank order. Its error and threshold, shared by a rank's Hogwild threads,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,8 @@ from executor.arrays import Floats, generator
 from executor.codecs.dct import GradientCodec, GradientSettings
 from executor.codecs.dense import decode_dense, encode_dense
 from executor.codecs.wire import Bytes
-from executor.exchange import Endpoint, sum_in_order
+from executor.exchange import Endpoint, cut, sum_in_order
 from placement.codecs import EdgeCodec, parse_codec
-from problem.graph import FLOAT_BYTES
-from programs.collectives import slices
 from programs.instructions import AllReduce
 
 #: Reduces the gradients of a step, given its number.
@@ -44,7 +42,8 @@ def make_reducer(end: Endpoint, instruction: AllReduce, gradients: Floats, feedb
     chosen = parse_codec(instruction.codec)
     if chosen.every:
         return _threshold_reducer(end, instruction, gradients, feedback, chosen)
-    return lambda _: _half_all_reduce(end, instruction, gradients, chosen)
+    parts = cut(gradients, instruction, end.wiring.job.plan.ranks)
+    return lambda _: _half_all_reduce(end, parts, chosen)
 
 
 def _ends(end: Endpoint) -> tuple[int, list[int], int, int]:
@@ -52,17 +51,14 @@ def _ends(end: Endpoint) -> tuple[int, list[int], int, int]:
     return me, [rank for rank in range(ranks) if rank != me], end.worker.group, end.worker.thread
 
 
-def _half_all_reduce(end: Endpoint, instruction: AllReduce, gradients: Floats, chosen: EdgeCodec) -> None:
-    (me, others, group, thread), ranks = _ends(end), end.wiring.job.plan.ranks
-    cuts = np.cumsum([0, *(size // FLOAT_BYTES for size in slices(instruction.bytes, ranks))])
-    parts = [gradients[cuts[r] : cuts[r + 1]] for r in range(ranks)]
+def _half_all_reduce(end: Endpoint, parts: Sequence[Floats], chosen: EdgeCodec) -> None:
+    me, others, group, thread = _ends(end)
     for rank in others:
         end.send(("scatter", group, thread, me, rank), _half(chosen, parts[rank]))
-    received = {rank: np.empty_like(parts[me]) for rank in others}
-    for rank in others:
-        _from_half(chosen, end.receive(("scatter", group, thread, rank, me)), received[rank])
-    received[me] = parts[me].copy()
-    sum_in_order(parts[me], [received[rank] for rank in range(ranks)])
+    received = [np.empty_like(parts[me]) for _ in others]
+    for rank, into in zip(others, received, strict=True):
+        _from_half(chosen, end.receive(("scatter", group, thread, rank, me)), into)
+    sum_in_order(received[:me], parts[me], received[me:])
     message = _half(chosen, parts[me])
     for rank in others:
         end.send(("gather", group, thread, me, rank), message)

@@ -58,28 +58,32 @@ class Endpoint:
         return self.channel(label).receive(self.clock, self.record)
 
 
-def all_reduce(end: Endpoint, instruction: AllReduce, buffer: Floats) -> None:
-    """Sum ``buffer`` (elements,) over the ranks of the group in place (see ``programs.collectives``)."""
-    plan, me = end.wiring.job.plan, end.worker
-    ends = np.cumsum([0, *(size // FLOAT_BYTES for size in slices(instruction.bytes, plan.ranks))])
-    parts = [buffer[ends[r] : ends[r + 1]] for r in range(plan.ranks)]
-    others = [rank for rank in range(plan.ranks) if rank != me.rank]
+def cut(buffer: Floats, instruction: AllReduce, ranks: int) -> list[Floats]:
+    """Return the slice of each rank of the gradients (elements,) of an all-reduce (see ``programs.collectives``)."""
+    ends = np.cumsum([0, *(size // FLOAT_BYTES for size in slices(instruction.bytes, ranks))])
+    return [buffer[ends[rank] : ends[rank + 1]] for rank in range(ranks)]
+
+
+def all_reduce(end: Endpoint, parts: Sequence[Floats]) -> None:
+    """Sum slices, one for each rank, over the ranks of the group in place."""
+    me, mine = end.worker, parts[end.worker.rank]
+    others = [rank for rank in range(len(parts)) if rank != me.rank]
     for rank in others:
         end.send(("scatter", me.group, me.thread, me.rank, rank), [parts[rank]])
-    received = {rank: end.receive(("scatter", me.group, me.thread, rank, me.rank))[0] for rank in others}
-    received[me.rank] = parts[me.rank] if me.rank < 2 else parts[me.rank].copy()  # read before anything is written
-    sum_in_order(parts[me.rank], [received[rank] for rank in range(plan.ranks)])
+    received = [end.receive(("scatter", me.group, me.thread, rank, me.rank))[0] for rank in others]
+    sum_in_order(received[: me.rank], mine, received[me.rank :])
     for rank in others:
-        end.send(("gather", me.group, me.thread, me.rank, rank), [parts[me.rank]])
+        end.send(("gather", me.group, me.thread, me.rank, rank), [mine])
     for rank in others:
         parts[rank][...] = end.receive(("gather", me.group, me.thread, rank, me.rank))[0]
 
 
-def sum_in_order(out: Floats, parts: Sequence[Floats]) -> None:
-    """Add two or more arrays from left to right into ``out``, which may be the first."""
-    np.add(parts[0], parts[1], out=out)
-    for part in parts[2:]:
-        out += part
+def sum_in_order(before: Sequence[Floats], mine: Floats, after: Sequence[Floats]) -> None:
+    """Add arrays from left to right into ``mine``; sums on the way to it are taken in the first of those ``before`` it."""
+    for part in before[1:]:
+        np.add(before[0], part, out=before[0])
+    for part in (*before[:1], *after):
+        np.add(mine, part, out=mine)
 
 
 def in_rank_order(end: Endpoint, action: Callable[[], None]) -> None:

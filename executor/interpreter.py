@@ -18,7 +18,7 @@ from executor.coded import Coders
 from executor.coded_reduce import make_reducer
 from executor.data.batch import Batch
 from executor.errors import NotFinite
-from executor.exchange import Endpoint, all_reduce, exchange, in_rank_order
+from executor.exchange import Endpoint, all_reduce, cut, exchange, in_rank_order
 from executor.kernels import by_distinct_input, make_kernel
 from executor.kernels_rows import Read, update_rows
 from executor.kernels_sparse import pool
@@ -161,7 +161,8 @@ class Interpreter:
     def _bind_all_reduce(self, instruction: AllReduce) -> Action:
         buffer, worker = self.all_gradients[: instruction.bytes // FLOAT_BYTES], self.end.worker
         if not instruction.codec:
-            return lambda: all_reduce(self.end, instruction, buffer)
+            parts = cut(buffer, instruction, self.plan.ranks)
+            return lambda: all_reduce(self.end, parts)
         feedback = self.state.feedback.get((worker.group, worker.rank), {})
         reduce = make_reducer(self.end, instruction, buffer, feedback)
         return lambda: reduce(self.step)

@@ -1,4 +1,4 @@
-"""Measures this machine: what operators, lookups and messages of the executor cost here.
+"""Measures this machine: what operators and lookups of the executor cost here, and puts the profile together.
 
 Costs are taken in context: a whole model runs step after step in one process, through the very interpreter that runs
 plans, on batches whose ids are fresh, and each instruction's CPU time is noted. An operator in a tight loop is 37 to 55 %
@@ -10,24 +10,18 @@ predicted cost.
 from __future__ import annotations
 
 import datetime
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.profile import BatchPoint, Measurement, MessagePoint, Profile, signature
-from executor.arrays import Floats
-from executor.clock import Clock, ClockKind
+from cost_models.memory import step_bytes
+from cost_models.profile import BatchPoint, Measurement, Profile, signature
 from executor.data.synthetic import SyntheticStream
-from executor.frame import Array, Layout
 from executor.loopback import Loopback
-from executor.profile_shards import SWEEP_BYTES, shard_measurements
-from executor.state import Record
-from executor.supervisor import supervise
-from executor.transport import Channel, keep_only, shared_array
+from executor.profile_messages import MESSAGES, MOST_TOUCHED_BYTES, measure_exchange, measure_messages, trimmed_mean
+from executor.profile_shards import shard_measurements
 from placement.plan import DP, Plan, Shard
 from problem.cluster import Node
 from problem.graph import Graph, Kind, Operator
@@ -39,19 +33,9 @@ from programs.workers import Worker
 #: Batches at which a model is measured, between which costs are interpolated.
 BATCHES = (64, 256, 512, 1024, 2048)
 QUICK = (64, 512)
-#: Bytes and tensors of the messages that are timed: parameters and activations are one or few, pooled rows many.
-MESSAGES = (
-    (1 << 10, 1),
-    (1 << 14, 1),
-    (1 << 14, 16),
-    (1 << 16, 8),
-    (1 << 18, 1),
-    (1 << 18, 32),
-    (1 << 20, 1),
-    (1 << 20, 8),
-    (1 << 20, 32),
-    (1 << 22, 1),
-)
+EXTRA_BATCHES = (128, 512)
+#: Sessions of one machine whose steps may share its caches while messages are measured.
+SESSIONS = 4
 WARMUP_STEPS, TIMED_STEPS = 16, 32
 
 Watch = Callable[[str], None]
@@ -144,38 +128,43 @@ def measure_machine(
     """
     profile = measure_model(model, batches, watch=watch)
     for other in extra:
-        more = measure_model(other, (128, 512), steps=TIMED_STEPS // 2, watch=watch)
+        more = measure_model(other, EXTRA_BATCHES, steps=TIMED_STEPS // 2, watch=watch)
         profile = replace(profile, measurements=profile.measurements + more.measurements)
     if watch is not None:
         watch("messages")
     subjects: list[Operator | EmbeddingTable] = [s for m in (model, *extra) for s in (*m.graph, *m.feature.values())]
-    return with_messages(profile).fitted(subjects)
+    steps = [step_bytes(model, batch) for batch in batches] + [step_bytes(m, b) for m in extra for b in EXTRA_BATCHES]
+    return with_messages(profile, steps).fitted(subjects)
 
 
-def with_messages(profile: Profile) -> Profile:
-    """Return the profile with the costs of messages, sums and elastic updates, measured now."""
-    summing, elastic = _array_costs()
-    return replace(
-        profile,
-        messages=tuple(measure_messages(MESSAGES)),
-        sum_seconds_per_byte=summing,
-        exchange_seconds_per_byte=elastic,
-    )
+def with_messages(profile: Profile, steps: Sequence[float]) -> Profile:
+    """Return the profile with the costs of messages, sums and elastic updates, measured now.
+
+    Parameters
+    ----------
+    profile : Profile
+        Everything else.
+    steps : sequence of float
+        Bytes that steps touch (``cost_models.memory.step_bytes``). What is touched between two messages goes from that of
+        the smallest step to that of :data:`SESSIONS` of the largest, as far as caches reach.
+    """
+    ends = [min(size, MOST_TOUCHED_BYTES) for size in (min(steps), SESSIONS * max(steps))]
+    levels = dict.fromkeys((ends[0], (ends[0] * ends[1]) ** 0.5, ends[1]))
+    messages = [point for touched in levels for point in measure_messages(MESSAGES, touched)]
+    return replace(profile, messages=tuple(messages), exchange_seconds_per_byte=measure_exchange(ends[0]))
 
 
 # ---- operators and tables
 
 
-def trimmed_mean(seconds: npt.NDArray[np.float64]) -> float:
-    """Mean of the middle 80 % of the values: steady against interrupts, yet not blind to what is usually slow."""
-    ordered = np.sort(seconds)
-    cut = len(ordered) // 10
-    return float(ordered[cut : len(ordered) - cut].mean())
-
-
 def variation(seconds: npt.NDArray[np.float64]) -> float:
-    """Coefficient of variation by the quartiles, which of a normal distribution are 1.349 standard deviations apart."""
-    return _spread(seconds) / 1.349 / float(np.median(seconds))
+    """Coefficient of variation from step to step: ranks of a group wait for each other by what differs between them.
+
+    From the differences of successive steps (von Neumann, Ann. Math. Stat. 12 (1941) 367): a machine that is slower for a
+    while is so for all ranks. Their quartiles are 1.349 standard deviations apart in a normal distribution, and those of a
+    difference are larger by the root of 2.
+    """
+    return _spread(np.diff(seconds)) / 1.349 / 2**0.5 / float(np.median(seconds))
 
 
 def _spread(seconds: npt.NDArray[np.float64]) -> float:
@@ -228,117 +217,3 @@ def _shared_out(model: Model, ops: Sequence[str], batch: int, typical: float, sp
 def _batch_bytes(loop: Loopback) -> float:
     batch = loop.pool.take(0, 0)
     return float(batch.nbytes)
-
-
-# ---- messages
-
-
-def measure_messages(messages: Sequence[tuple[int, int]], repetitions: int = 24) -> list[MessagePoint]:
-    """Time messages of some bytes and tensors between two processes, in turn, caches swept in between.
-
-    Returns
-    -------
-    list of MessagePoint
-        Receiving includes bringing the bytes into the receiver's cache, which the kernel that reads them would pay.
-    """
-    layouts: list[Layout] = [[((size // 4 // n,), np.float32) for _ in range(n)] for size, n in messages]
-    there = [Channel("sender", "receiver", layout) for layout in layouts]
-    back = Channel("receiver", "sender", ())
-    shape = repetitions, len(messages)
-    times: dict[str, Floats] = {name: shared_array(shape, np.float64) for name in ("sender", "receiver")}
-    records = {name: Record(_nobody(name), range(1)) for name in times}
-    ends = {name: set[int]().union(*(one.ends(name)[0] for one in (*there, back))) for name in times}
-    everything = set[int]().union(*(one.ends("")[1] for one in (*there, back)))
-
-    def work(name: str, turns: Sequence[_Sender] | Sequence[_Receiver]) -> None:
-        keep_only(ends[name], everything)
-        clock = Clock(ClockKind.CPU, 0.0)
-        for repetition, index in np.ndindex(shape):
-            times[name][repetition, index] = turns[index](clock, records[name])
-
-    sweep = np.zeros(SWEEP_BYTES // 4, np.float32)
-    senders = [_Sender(one, back, layout, sweep) for one, layout in zip(there, layouts, strict=True)]
-    receivers = [_Receiver(one, back, sweep) for one in there]
-    tasks = {
-        "sender": functools.partial(work, "sender", senders),
-        "receiver": functools.partial(work, "receiver", receivers),
-    }
-    supervise(tasks, records, started=functools.partial(keep_only, set(), everything))
-    sent, taken = (
-        [trimmed_mean(seconds[2:, index].astype(np.float64)) for index in range(len(messages))]
-        for seconds in (times["sender"], times["receiver"])
-    )
-    sizes = zip(messages, sent, taken, strict=True)
-    return [MessagePoint(float(size), send, take, tensors) for (size, tensors), send, take in sizes]
-
-
-def _nobody(name: str) -> Worker:
-    return Worker(name, this_node(), "rank", 0, 0, 0, None, ())
-
-
-class _Sender:
-    """Writes the payload, sweeps its cache as the kernels in between would, sends; its time is that of the send."""
-
-    def __init__(self, there: Channel, back: Channel, layout: Layout, sweep: Floats) -> None:
-        self.there, self.back, self.sweep = there, back, sweep
-        self.payload: list[Any] = [np.zeros(shape, dtype) for shape, dtype in layout]
-
-    def __call__(self, clock: Clock, record: Record) -> float:
-        for array in self.payload:
-            np.add(array, 1, out=array)
-        self.sweep += 1.0
-        clock.begin()
-        self.there.send(self.payload, clock, record)
-        clock.lap()
-        used = clock.used
-        self.back.receive(clock, record)
-        return used
-
-
-class _Receiver:
-    """Sweeps its cache, receives, reads the payload twice: the second reading is warm, the difference is the message's."""
-
-    def __init__(self, there: Channel, back: Channel, sweep: Floats) -> None:
-        self.there, self.back, self.sweep = there, back, sweep
-        self.total = 0.0
-
-    def __call__(self, clock: Clock, record: Record) -> float:
-        self.sweep += 1.0
-        clock.begin()
-        payload = self.there.receive(clock, record)
-        clock.lap()
-        taking = clock.used
-        cold = self._read(payload, clock)
-        warm = self._read(payload, clock)
-        self.back.send([], clock, record)
-        return taking + max(0.0, cold - warm)
-
-    def _read(self, payload: Sequence[Array], clock: Clock) -> float:
-        clock.begin()
-        self.total += sum(float(array.sum()) for array in payload)
-        clock.lap()
-        return clock.used
-
-
-# ---- sums and elastic updates
-
-
-def _array_costs(elements: int = 1 << 18, repetitions: int = 24) -> tuple[float, float]:
-    """Seconds per byte of ``a += b``, and of the elastic update (mean of the trainer's and the server's part)."""
-    a, b = np.ones(elements, np.float32), np.ones(elements, np.float32)
-    sweep = np.zeros(SWEEP_BYTES // 4, np.float32)
-    clock = Clock(ClockKind.CPU, 0.0)
-
-    def timed(action: Callable[[], object]) -> float:
-        seconds = []
-        for _ in range(repetitions):
-            sweep.__iadd__(1.0)
-            clock.begin()
-            action()
-            clock.lap()
-            seconds.append(clock.used)
-        return trimmed_mean(np.array(seconds)) / a.nbytes
-
-    adding = timed(lambda: np.add(a, b, out=a))
-    serving = timed(lambda: np.subtract(a, (a - b) * np.float32(0.1), out=a))
-    return adding, (adding + serving) / 2

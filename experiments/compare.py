@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from cost_models.costs import CostTable
+from cost_models.memory import step_bytes
 from cost_models.profile import Profile
 from cost_models.profile_costs import profile_costs
 from executor.capacity import free_cores, wall_verdict
@@ -196,8 +197,9 @@ class _Costs:
         return min(MOST_VARIATION, self._profile(plan).variation)
 
     def of(self, plan: Plan) -> CostTable:
-        """What everything costs."""
-        return profile_costs(self._profile(plan), plan.model, plan.batch, this_node())
+        """What everything costs, all sessions on this machine."""
+        sessions = plan.elp // plan.batch
+        return profile_costs(self._profile(plan), plan.model, plan.batch, this_node(), sessions=sessions)
 
     def _profile(self, plan: Plan) -> Profile:
         key = (plan.model.name, plan.batch)
@@ -209,7 +211,8 @@ class _Costs:
 
 def measure_at(model: Model, batch: int) -> Profile:
     """Measure a model at one batch size, and messages."""
-    return with_messages(measure_model(model, [batch])).fitted([*model.graph, *model.feature.values()])
+    profile = with_messages(measure_model(model, [batch]), [step_bytes(model, batch)])
+    return profile.fitted([*model.graph, *model.feature.values()])
 
 
 def _round(plan: Plan, measured: _Costs, steps: int) -> Round:

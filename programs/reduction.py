@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cost_models.codecs import Message
-from cost_models.network import COPY_OF_ADD
 from placement.codecs import parse_codec
 from placement.plan import Plan
 from problem.graph import FLOAT_BYTES
@@ -51,7 +50,7 @@ def reduction(plan: Plan, reduce: AllReduce) -> Reduction:
     """Return what an all-reduce moves."""
     parts, nothing = slices(reduce.bytes, plan.ranks), (0.0,) * plan.ranks
     if not reduce.codec:
-        return Reduction(parts, parts, tuple(COPY_OF_ADD * part for part in parts), nothing, nothing)
+        return Reduction(parts, parts, tuple(float(part) for part in parts), nothing, nothing)
     chosen = parse_codec(reduce.codec)
     if chosen.every:
         messages = [chosen.gradient_message(plan.model.graph[op].parameters) for op in reduce.ops]

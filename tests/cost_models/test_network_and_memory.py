@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.costs import CostTable, MessageCost
-from cost_models.memory import in_flight_bytes, resident_bytes, shard_in_flight_bytes, tensor_bytes
+from cost_models.memory import in_flight_bytes, resident_bytes, shard_in_flight_bytes, step_bytes, tensor_bytes
 from cost_models.network import (
     Wire,
     all_reduce_bytes,
@@ -40,10 +40,8 @@ def test_all_reduce_moves_two_times_n_minus_one_over_n(ranks: int) -> None:
 
 
 def test_all_reduce_of_two_ranks_by_hand() -> None:
-    """Two rounds of 500 bytes in a tensor: send 1.6 us, receive 3.3 us, wire 0.5 us each; 500 bytes are added, and 500
-    copied to their place, which is 2/3 of an addition.
-    """
-    working = 0.5e-6 * (1 + 2 / 3)
+    """Two rounds of 500 bytes in a tensor: send 1.6 us, receive 3.3, wire 0.5 each; 500 bytes are added, 500 copied."""
+    working = 0.5e-6 + 0.5e-6
     assert _core_seconds(1000, 2) == pytest.approx(2 * (1.6e-6 + 3.3e-6) + working)
     assert all_reduce_seconds(COSTS, in_slices(1000, 2) + no_slices(), nodes(2)) == pytest.approx(
         2 * (1.6e-6 + 0.5e-6 + 3.3e-6) + working
@@ -84,6 +82,15 @@ def test_memory_of_a_layer_by_hand() -> None:
     assert resident_bytes(layer, model) == 1200
     assert tensor_bytes(layer, 8) == 160
     assert in_flight_bytes(layer, 8) == 400 + 2 * 160
+
+
+def test_what_a_step_touches_by_hand() -> None:
+    """Batch, layer (parameters and gradient, output and its gradient), look-up at both ends, rows met: each once."""
+    source, table = Operator("x", Kind.DENSE_INPUT, (), 3), EmbeddingTable("t", 10**9, 4)
+    found, layer = Operator("t", Kind.LOOKUP, (), 4, table="t"), Operator("layer", Kind.LINEAR, ("x", "t"), 5, 100)
+    model = Model("m", Graph((source, found, layer)), (table,))
+    batch, dense, pooled = 8 * (3 + 1 + 1) * 4, 100 * 4 * 2 + 2 * 8 * (3 + 5) * 4, 2 * 8 * 4 * 4
+    assert step_bytes(model, 8) == pytest.approx(batch + dense + 2 * pooled + 8 * 4 + 8 * 4 * 4)
 
 
 def test_imported_size_is_taken_as_it_is() -> None:

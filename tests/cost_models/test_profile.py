@@ -13,6 +13,7 @@ import pytest
 
 from cost_models.costs import PhaseCost
 from cost_models.features import Subject, family, features
+from cost_models.memory import step_bytes
 from cost_models.profile import (
     BatchPoint,
     Measurement,
@@ -62,12 +63,13 @@ def measured(subjects: list[Subject], batches: tuple[int, ...] = BATCHES) -> Pro
         batches=batches,
         measurements=entries,
         messages=tuple(
-            MessagePoint(size, 4e-6 + size * 5e-11 + n * 1e-6, 2e-6 + size * 3e-11 + n * 5e-7, n)
+            MessagePoint(
+                size, 4e-6 + size * 5e-11 + n * 1e-6, 2e-6 + size * 3e-11 + n * 5e-7, n, sum_seconds=size * 2e-10
+            )
             for size, n in ((1e3, 1), (1e5, 1), (1e5, 16), (1e6, 4))
         ),
         next_batch=tuple(BatchPoint(size, 1e-6 + size * 1e-10) for size in (1e4, 1e5, 1e6)),
         metric_seconds=1e-6,
-        sum_seconds_per_byte=2e-10,
         exchange_seconds_per_byte=6e-10,
     )
 
@@ -139,9 +141,34 @@ def test_an_old_profile_has_no_part_per_tensor() -> None:
     """Points that do not say how many tensors they had are fitted to a fixed part and bytes, as they were."""
     profile = measured(subjects_of(small()))
     old = tuple(MessagePoint(size, 4e-6 + size * 5e-11, 2e-6 + size * 3e-11) for size in (1e3, 1e5, 1e6))
-    message = replace(profile, messages=old).message
+    message = replace(profile, messages=old).message(1e6)
     assert message.send(2e6, 100) == pytest.approx(4e-6 + 1e-4)
     assert (message.send_seconds_per_tensor, message.receive_seconds_per_tensor) == (0.0, 0.0)
+
+
+def test_what_a_step_touches_decides_what_messages_and_sums_cost() -> None:
+    """Between two measured amounts by a line, beyond them as there; what other sessions touch counts for bytes alone."""
+    model = small()
+    step = step_bytes(model, 256)
+    points = tuple(
+        MessagePoint(size, k * (4e-6 + size * 5e-11), k * 2e-6, 0, k * step, k * size * 2e-10)
+        for k in (1, 3)
+        for size in (1e3, 1e5, 1e6)
+    )
+    profile = replace(measured(subjects_of(model)), messages=points)
+    for sessions, factor in ((1, 1), (2, 2), (3, 3), (9, 3)):
+        costs = profile_costs(profile, model, 256, HERE, sessions=sessions)
+        assert costs.message.send(2e6, 1) == pytest.approx(4e-6 + factor * 1e-4)
+        assert costs.message.receive(2e6, 1) == pytest.approx(2e-6)
+        assert costs.sum_seconds_per_byte == pytest.approx(factor * 2e-10)
+    assert profile.message(2 * step).send(0, 1) == pytest.approx(8e-6)
+    assert profile.message(step / 2) == profile.message(step)
+
+
+def test_a_profile_that_has_sums_apart_from_messages() -> None:
+    """A file with one number for sums is taken at its word, however much is touched."""
+    old = replace(measured(subjects_of(small())), messages=(), sum_seconds_per_byte=3e-10)
+    assert old.summing(1e5) == old.summing(1e9, 4) == 3e-10
 
 
 def test_profiled_messages_and_batches_keep_their_fits() -> None:

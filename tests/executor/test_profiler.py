@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from cost_models.features import Subject
+from cost_models.memory import step_bytes
 from cost_models.profile import signature
 from cost_models.profile_costs import profile_costs
-from executor.profiler import in_context_plan, measure_messages, measure_model, trimmed_mean, variation, with_messages
+from executor.profile_messages import measure_messages, trimmed_mean
+from executor.profiler import in_context_plan, measure_model, variation, with_messages
 from problem.errors import BadInput
 from problem.graph import Kind
 from problem.local import fingerprint, this_node
@@ -63,15 +65,18 @@ def test_a_profile_of_this_machine_is_not_used_for_another(tiny_dlrm: Model) -> 
 
 def test_messages_sums_and_elastic_updates_have_costs(tiny_dlrm: Model) -> None:
     """Two processes time messages; every end of every size costs something, and so does a byte added or exchanged."""
-    points = measure_messages(MESSAGES, repetitions=8)
+    points = measure_messages(MESSAGES, 1 << 16, repetitions=8)
     assert [(point.bytes, point.tensors) for point in points] == list(MESSAGES)
-    assert all(point.send_seconds > 0 and point.receive_seconds > 0 for point in points)
+    assert all(point.send_seconds > 0 and point.receive_seconds > 0 and point.sum_seconds > 0 for point in points)
 
 
 def test_a_whole_profile_is_fitted(tiny_dlrm: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """With messages, the fit gives costs to every part of a cost table."""
     monkeypatch.setattr("executor.profiler.MESSAGES", MESSAGES)
-    profile = with_messages(measure_model(tiny_dlrm, BATCHES, steps=3))
+    steps = [step_bytes(tiny_dlrm, batch) for batch in BATCHES]
+    profile = with_messages(measure_model(tiny_dlrm, BATCHES, steps=3), steps)
+    touched = list(dict.fromkeys(point.touched_bytes for point in profile.messages))
+    assert min(steps) == touched[0] < touched[1] < touched[2]
     subjects: list[Subject] = [*tiny_dlrm.graph, *tiny_dlrm.tables]
     costs = profile_costs(profile.fitted(subjects), tiny_dlrm, 16, this_node())
     assert costs.message.send(1 << 14, 1) > 0
@@ -93,6 +98,13 @@ def test_variation_is_that_of_a_normal_distribution_whatever_the_outliers() -> N
     assert variation(steps) == pytest.approx(0.05, rel=0.03)
     steps[::20] *= 10
     assert variation(steps) == pytest.approx(0.05, rel=0.15)
+
+
+def test_a_machine_that_slows_down_for_a_while_is_no_variation() -> None:
+    """A tenth of the steps twice as slow, in one stretch: what differs from one step to the next is as it was."""
+    steps = np.random.default_rng(0).normal(10e-3, 0.5e-3, 20_000)
+    steps[18_000:] += 10e-3
+    assert variation(steps) == pytest.approx(0.05, rel=0.03)
 
 
 def test_trimmed_mean_leaves_out_a_tenth_at_both_ends() -> None:

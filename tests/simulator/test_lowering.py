@@ -61,7 +61,7 @@ DURATIONS = {
     Send: (Send("c", SERVER, ("x", "y"), 1000), 2 + 1 + 2 * 4),
     Recv: (Recv("c", SERVER, ("x", "y"), 1000), 3 + 2 + 2 * 5),
     Reduce: (Reduce("x", ("a", "b", "c"), 1000), 2),
-    AllReduce: (AllReduce(("layer0",), 4000), (2 + 2 + 4) + (3 + 4 + 5) + 2 + (2 + 2 + 4) + (3 + 4 + 5) + 4 / 3),
+    AllReduce: (AllReduce(("layer0",), 4000), (2 + 2 + 4) + (3 + 4 + 5) + 2 + (2 + 2 + 4) + (3 + 4 + 5) + 2),
     Update: (Update(("layer0", "layer1")), 10),
     Metric: (Metric(), 6),
     SyncStep: (
