@@ -112,6 +112,19 @@ def test_a_threshold_too_high_sends_nothing_until_the_error_reaches_it() -> None
     assert not codec.error.any()
 
 
+def test_the_first_thresholds_are_too_low_for_the_error_that_grows() -> None:
+    """Noise of one size: as much as planned is sent when a threshold is taken, 4 times as much a step later, when the error
+    has been added; with the error grown to its size, intervals send what is planned."""
+    codec, draws = GradientCodec(GradientSettings(0.03, every=5), 20_000), np.random.default_rng(0)
+    kept = [np.count_nonzero(sent(codec, draws.standard_normal(20_000, np.float32), step)) / 600 for step in range(60)]
+    assert kept[::5] == [1.0] * 12
+    assert kept[1] > 3.5
+    means = np.reshape(kept, (12, 5)).mean(axis=1)
+    assert means[0] > 3.0
+    assert means[1] > 1.5
+    assert 0.9 < means[-2:].mean() < 1.1
+
+
 def test_gradients_of_mostly_zeros_do_not_send_zeros() -> None:
     """Nine in ten are 0 and half are to be kept, so the threshold is 0: the tenth is sent, not everything."""
     gradient = np.where(np.arange(N) % 10 == 0, weibull(N) + np.float32(1), np.float32(0))
