@@ -50,16 +50,13 @@ def elastic(pushed: Sequence[Floats], centre: Floats, alpha: float, arrives: Arr
 
 def model_average(pushed: Sequence[Floats], centre: Floats, alpha: float) -> list[Floats]:
     """MA: the centre becomes the mean, summed in the order of the groups; each gets alpha (centre - x)."""
-    centre[...] = _mean(pushed)
+    centre[...] = mean_of(pushed)
     return [np.multiply(centre - values, np.float32(alpha)) for values in pushed]
 
 
 def block_momentum(pushed: Sequence[Floats], centre: Floats, velocity: Floats, sync: Sync) -> list[Floats]:
     """BMUF: velocity = momentum velocity + rate (mean - centre), centre += velocity; each gets alpha (centre - x)."""
-    moved = np.multiply(_mean(pushed) - centre, np.float32(sync.rate))
-    velocity *= np.float32(sync.momentum)
-    velocity += moved
-    centre += velocity
+    move_centre(mean_of(pushed), centre, velocity, sync)
     return [np.multiply(centre - values, np.float32(sync.alpha)) for values in pushed]
 
 
@@ -72,7 +69,19 @@ def parameter_server(pushed: Sequence[Floats], centre: Floats) -> list[Floats]:
     return answers
 
 
-def _mean(pushed: Sequence[Floats]) -> Floats:
+def move_centre(mean: Floats, centre: Floats, velocity: Floats, sync: Sync) -> None:
+    """Move the centre of MA or BMUF by the mean of all replicas, (elements,), which may be the centre itself under MA."""
+    if sync.algorithm == "ma":
+        centre[...] = mean
+        return
+    moved = np.multiply(mean - centre, np.float32(sync.rate))
+    velocity *= np.float32(sync.momentum)
+    velocity += moved
+    centre += velocity
+
+
+def mean_of(pushed: Sequence[Floats]) -> Floats:
+    """Mean of replicas, (elements,) each, summed in their order."""
     total = pushed[0].copy()
     for values in pushed[1:]:
         total += values

@@ -5,7 +5,7 @@ The file is a ZIP of NumPy arrays without compression (``numpy.load`` opens it):
 ==============================  ===========================================================================================
 ``manifest.json``               format, steps and samples done, seed, number of groups, and what the model is
 ``group0/top_0.npy``            parameters of an operator in a replica, flat; optimizer state as ``group0/top_0.state.npy``
-``centre/top_0.npy``            the same of the EASGD centre, if there is one
+``centre/top_0.npy``            the same of the centre, if there is one, wherever it is kept
 ``left/0/0/0/1/top_0.npy``      what node 1 has not sent to group 0, rank 0, thread 0 under top-k with feedback, flat
 ``group0/rank0/top_0.npy``      what a rank remembers of an operator's gradients under DCT-DP: the error, then the threshold
 ``table/user.npy``              all rows of a table, (rows, dim); optimizer state as ``table/user.state.npy``
@@ -36,7 +36,7 @@ from executor.checkpoint_tables import Entry, fill_tables, table_entries, table_
 from executor.coded import LeftOutKey
 from executor.errors import CheckpointFailed
 from executor.parameters import Parameters
-from executor.state import JobState
+from executor.state import JobState, centre_of, remember, velocity_of
 from placement.plan import DP, Plan
 from problem.errors import BadInput
 from problem.graph import Operator
@@ -134,9 +134,11 @@ def load(path: Path, plan: Plan, state: JobState) -> Done:
             groups = int(manifest["groups"])
             for group in range(len(plan.groups)):
                 _load_replica(archive, plan, state, group, groups)
-            if state.centre is not None:
+            centre = centre_of(plan, state)
+            if centre is not None:
                 source = "centre" if groups > 1 else "group0"
-                _load_parameters(archive, source, source, state.centre)
+                _load_parameters(archive, source, source, centre)
+                remember(state, "centre", centre)
             _load_feedback(archive, plan, state, groups, int(manifest["ranks"]))
             if manifest.get("batch") == plan.batch:
                 _load_left_out(archive, state)
@@ -185,23 +187,24 @@ def _entries(plan: Plan, state: JobState) -> Iterator[Entry]:
     for group in range(len(plan.groups)):
         for name in _trained(plan):
             yield from _parameter_entries(f"group{group}", name, state.dense[group, _home(plan, name)])
-    if state.centre is not None:
-        for name in state.centre.operators:
-            yield from _parameter_entries("centre", name, state.centre)
+    centre = centre_of(plan, state)
+    if centre is not None:
+        for name in centre.operators:
+            yield from _parameter_entries("centre", name, centre)
     for (group, rank), memories in state.feedback.items():
         for op, memory in memories.items():
             yield f"group{group}/rank{rank}/{op}", memory.shape, [memory]
-    yield from _sync_entries(state)
+    yield from _sync_entries(state, velocity_of(plan, state))
     for key, memory in state.left_out.items():
         yield _left_out_name(key), memory.shape, [memory]
     yield from table_entries(state.rows)
 
 
-def _sync_entries(state: JobState) -> Iterator[Entry]:
+def _sync_entries(state: JobState, velocity: Parameters | None) -> Iterator[Entry]:
     """What the rules of synchronisation remember: block momentum; what is known (gradient push) and unsent."""
-    if state.velocity is not None:
-        for name in state.velocity.operators:
-            flat = state.velocity.flat(name)
+    if velocity is not None:
+        for name in velocity.operators:
+            flat = velocity.flat(name)
             yield f"velocity/{name}", flat.shape, [flat]
     for (group, _), memory in state.pushed.items():
         for name in memory.known.operators:
@@ -214,10 +217,12 @@ def _sync_entries(state: JobState) -> Iterator[Entry]:
 def _load_sync(archive: zipfile.ZipFile, plan: Plan, state: JobState, groups: int) -> None:
     """Fill what the rules remember; with another number of groups, or of another rule, start from the parameters."""
     state.settle()
-    names = set(archive.namelist())
-    for name, shape, parts in _sync_entries(state) if groups == len(plan.groups) else ():
+    names, velocity = set(archive.namelist()), velocity_of(plan, state)
+    for name, shape, parts in _sync_entries(state, velocity) if groups == len(plan.groups) else ():
         if f"{name}.npy" in names:
             _read(archive, name, shape, parts)
+    if velocity is not None:
+        remember(state, "velocity", velocity)
 
 
 def _trained(plan: Plan) -> tuple[str, ...]:

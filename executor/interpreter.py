@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from executor.arrays import Floats, Ids, add_into
+from executor.averaging import Averager
 from executor.coded import Coders
 from executor.coded_reduce import make_reducer
 from executor.data.batch import Batch
@@ -32,6 +33,7 @@ from problem.graph import FLOAT_BYTES, Kind
 from problem.model import EmbeddingTable
 from programs.instructions import (
     AllReduce,
+    Average,
     Compute,
     Instruction,
     Lookup,
@@ -147,7 +149,7 @@ class Interpreter:
             case _:
                 return self._bind_update(instruction)
 
-    def _bind_update(self, instruction: AllReduce | Update | Metric | SyncStep) -> Action:
+    def _bind_update(self, instruction: AllReduce | Update | Metric | SyncStep | Average) -> Action:
         match instruction:
             case AllReduce():
                 return self._bind_all_reduce(instruction)
@@ -156,7 +158,9 @@ class Interpreter:
             case Metric():
                 return self._metric
             case SyncStep():
-                return self._bind_sync(instruction)
+                return self._every_gap(self._bind_exchange(instruction))
+            case Average():
+                return self._every_gap(self._bind_average())
 
     def _bind_all_reduce(self, instruction: AllReduce) -> Action:
         buffer, worker = self.all_gradients[: instruction.bytes // FLOAT_BYTES], self.end.worker
@@ -317,18 +321,28 @@ class Interpreter:
         if len(self.labels) and not np.isfinite(self.loss):
             raise NotFinite(f"loss is {self.loss} at step {self.step}")
 
-    def _bind_sync(self, instruction: SyncStep) -> Action:
+    def _every_gap(self, exchange_number: Callable[[int], None]) -> Action:
         """Exchange when the step's number says so; a shadow worker is only woken when it does."""
-        plan, worker, node = self.plan, self.end.worker, self.node
-        assert plan.sync is not None
-        assert node is not None
-        memory = self.state.pushed.get((worker.group, node_of(worker)))
-        pusher, gap = Pusher(plan, instruction, node, memory, worker.group), plan.sync.gap
+        assert self.plan.sync is not None
+        gap, shadow = self.plan.sync.gap, self.end.worker.role == "shadow"
 
         def sync() -> None:
-            if worker.role == "shadow":
-                exchange(self.end, instruction, node, pusher, self.step)
+            if shadow:
+                exchange_number(self.step)
             elif (self.step + 1) % gap == 0:
-                exchange(self.end, instruction, node, pusher, self.step // gap)
+                exchange_number(self.step // gap)
 
         return sync
+
+    def _bind_exchange(self, instruction: SyncStep) -> Callable[[int], None]:
+        worker, node = self.end.worker, self.node
+        assert node is not None
+        memory = self.state.pushed.get((worker.group, node_of(worker)))
+        pusher = Pusher(self.plan, instruction, node, memory, worker.group)
+        return lambda number: exchange(self.end, instruction, node, pusher, number)
+
+    def _bind_average(self) -> Callable[[int], None]:
+        worker, node = self.end.worker, self.node
+        assert node is not None
+        averager = Averager(self.end, self.plan, node, self.state.averages[worker.group, node_of(worker)])
+        return lambda number: averager.average()

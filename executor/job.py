@@ -101,7 +101,7 @@ class RunResult:
     timeline : Timeline
         Times of every worker on the run's clock.
     dense, tables : Parameters, dict of str to TableRows
-        Trained parameters, un-cut (with several groups: the EASGD centre).
+        Trained parameters, un-cut (with several groups: the centre).
     workers : tuple of str
         Names of the processes.
     clock : ClockKind

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from executor.state import JobState
 from executor.wiring import node_of
 from placement.plan import Plan
+from programs.instructions import Average
 from programs.workers import Worker
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14 and later (linux/mman.h)
@@ -54,3 +55,6 @@ def parameters_of(plan: Plan, state: JobState, worker: Worker) -> Iterator[npt.N
     for name in held_here.operators if held_here is not None else ():
         assert held_here is not None
         yield from (held_here.flat(name), held_here.state(name))
+    if any(isinstance(instruction, Average) for instruction in worker.program):
+        average = state.averages[worker.group, node_of(worker)]
+        yield from (average.centre, average.velocity)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from executor.arrays import BufferFactory, Floats
+from executor.average_memory import AverageMemory, allocate_averages
 from executor.codecs.dct import forget
 from executor.coded import LeftOutKey
 from executor.homes import Home, node_home, server_home, sync_home
@@ -26,7 +28,7 @@ from placement.errors import DoesNotFit
 from placement.plan import DP, Plan
 from problem.local import usable_memory_bytes
 from problem.model import Model
-from programs.transform import sync_server_of
+from programs.exchanges import sync_server_of
 from programs.workers import Worker
 
 #: Columns of the record of an instruction: start, end (on the run's clock), CPU seconds used.
@@ -50,15 +52,17 @@ class JobState:
     rows : tuple of TableRows or None
         Rows of each shard of the plan, in plan order; None for an empty shard.
     centre : Parameters or None
-        The EASGD centre; None with one group.
+        The centre on the sync servers; None without them.
     feedback : Mapping of (group, rank) to Mapping of str to ndarray
         By operator what a rank remembers of gradients under DCT-DP, (elements + 1,); empty without it.
     velocity : Parameters or None
-        Block momentum, for ``bmuf`` only.
+        Block momentum on the sync servers, for ``bmuf`` only.
     pushed : Mapping of (group, node) to PushMemory
         What nodes remember for gradient push and for rounded exchanges; empty for others.
     left_out : Mapping of key to ndarray
         What a session's node has not sent of the gradient of a cut under top-k with feedback, (batch * width,).
+    averages : Mapping of (group, node) to AverageMemory
+        What nodes remember where groups average among themselves; else empty.
     """
 
     dense: Mapping[tuple[int, int], Parameters]
@@ -68,6 +72,7 @@ class JobState:
     velocity: Parameters | None = None
     pushed: Mapping[tuple[int, int], PushMemory] = field(default_factory=dict)
     left_out: Mapping[LeftOutKey, Floats] = field(default_factory=dict)
+    averages: Mapping[tuple[int, int], AverageMemory] = field(default_factory=dict)
 
     def initialise(self, seed: int) -> None:
         """Set everything to its start value: the same for every copy of a parameter."""
@@ -78,6 +83,8 @@ class JobState:
                 rows.initialise(seed)
         if self.centre is not None:
             self.centre.initialise(seed)
+        for place, average in self.averages.items():
+            average.write(average.centre, self.dense[place])
         self.forget()
         self.settle()
 
@@ -99,6 +106,8 @@ class JobState:
         if self.velocity is not None:
             for name in self.velocity.operators:
                 self.velocity.flat(name)[...] = 0.0
+        for average in self.averages.values():
+            average.velocity.fill(0.0)
 
 
 def allocate_state(plan: Plan, memory: Callable[[Home], BufferFactory] = lambda home: shared_buffer) -> JobState:
@@ -128,9 +137,12 @@ def allocate_state(plan: Plan, memory: Callable[[Home], BufferFactory] = lambda 
         for s in plan.shards
     )
     centre = _allocate_centre(plan, memory)
-    velocity = _allocate_centre(plan, memory) if plan.sync is not None and plan.sync.algorithm == "bmuf" else None
+    momentum = plan.sync is not None and plan.sync.algorithm == "bmuf"
+    velocity = _allocate_centre(plan, memory) if momentum else None
     feedback, left_out = _allocate_feedback(plan, memory), _allocate_left_out(plan, memory)
-    return JobState(dense, rows, centre, feedback, velocity, _allocate_pushed(plan, memory), left_out)
+    pushed = _allocate_pushed(plan, memory)
+    averages = allocate_averages(plan, {place: memory(node_home(*place)) for place in dense})
+    return JobState(dense, rows, centre, feedback, velocity, pushed, left_out, averages)
 
 
 def check_memory(plan: Plan) -> None:
@@ -174,7 +186,7 @@ def exchanged_operators(plan: Plan, node: int) -> tuple[str, ...]:
 
 
 def _allocate_centre(plan: Plan, memory: Callable[[Home], BufferFactory]) -> Parameters | None:
-    if len(plan.groups) == 1:
+    if not plan.sync_servers or len(plan.groups) == 1:
         return None
     homes = {name: sync_home(server) for name, server in sync_server_of(plan).items()}
     return Parameters(plan.model, lambda name, size: memory(homes[name.removesuffix(".state")])(name, size))
@@ -224,12 +236,44 @@ def gather(plan: Plan, state: JobState, group: int = 0) -> tuple[Parameters, dic
     tuple of Parameters and dict of str to TableRows
         Copies of the dense parameters and of the whole tables.
     """
+    whole, centre = _replica(plan, state, group), centre_of(plan, state)
+    if centre is not None:
+        for name in whole.operators:
+            whole.flat(name)[...] = centre.flat(name)
+    return whole, _gather_rows(plan.model, state)
+
+
+def _replica(plan: Plan, state: JobState, group: int = 0) -> Parameters:
+    """Return a copy of the dense parameters of a replica, un-cut, without optimizer state."""
     whole = Parameters(plan.model)
     for name in whole.operators:
-        home = 0 if plan.tags[name] == "dp" else int(plan.tags[name])
-        source = state.centre if state.centre is not None else state.dense[group, home]
-        whole.flat(name)[...] = source.flat(name)
-    return whole, _gather_rows(plan.model, state)
+        home = 0 if plan.tags[name] == DP else int(plan.tags[name])
+        whole.flat(name)[...] = state.dense[group, home].flat(name)
+    return whole
+
+
+def centre_of(plan: Plan, state: JobState) -> Parameters | None:
+    """Return the centre: that on the sync servers, or a copy of that of the first group, un-cut; None with one group."""
+    return _of_averages(state, "centre", _replica(plan, state)) if state.averages else state.centre
+
+
+def velocity_of(plan: Plan, state: JobState) -> Parameters | None:
+    """Return block momentum likewise; None if there is none."""
+    momentum = any(average.velocity.size for average in state.averages.values())
+    return _of_averages(state, "velocity", Parameters(plan.model)) if momentum else state.velocity
+
+
+def _of_averages(state: JobState, what: Literal["centre", "velocity"], whole: Parameters) -> Parameters:
+    for (group, _), average in state.averages.items():
+        if group == 0:
+            average.read(getattr(average, what), whole)
+    return whole
+
+
+def remember(state: JobState, what: Literal["centre", "velocity"], whole: Parameters) -> None:
+    """Give every node that averages its part of the centre, or of block momentum, of an un-cut model."""
+    for average in state.averages.values():
+        average.write(getattr(average, what), whole)
 
 
 def _gather_rows(model: Model, state: JobState) -> dict[str, TableRows]:

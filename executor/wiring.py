@@ -20,7 +20,7 @@ from placement.plan import Plan
 from problem.cluster import Node
 from problem.graph import FLOAT_BYTES
 from programs.collectives import slices
-from programs.instructions import AllReduce, Place, Send, SyncStep, Update
+from programs.instructions import AllReduce, Average, Place, Send, SyncStep, Update
 from programs.transform import JobPrograms
 from programs.verify import tensor_bytes
 from programs.workers import Worker, workers
@@ -45,7 +45,8 @@ class Wiring:
     channels : dict of label to Line
         Labels: ``("session", group, rank, thread, channel)``; ``("scatter" | "gather", group, thread, from, to)`` of an
         all-reduce; ``("arrive" | "turn" | "go", group, place, rank)`` of an ordered update; ``("push" | "pull", client,
-        server)`` and ``("follow", group, node)`` of an exchange.
+        server)`` and ``("follow", group, node)`` of an exchange; ``("ring", group, node)`` to the next group and
+        ``("average", group, from, to)`` of an average.
     triggers : dict of shadow worker to Bell
         Starts the exchanges of a shadow worker; rung by thread 0 of the group's rank 0.
     """
@@ -63,9 +64,9 @@ def wire(job: JobPrograms, transport: Transport, nics: Nics | None = None) -> Wi
     wiring = Wiring(job, found, transport)
     for worker in found:
         for label, (source, target, layout) in _channels_of(job, worker, found):
-            wiring.channels[label] = transport.channel(
-                source.name, target.name, layout, _link(source, target, layout, nics)
-            )
+            if label not in wiring.channels:  # copies may take turns twice in a step
+                link = _link(source, target, layout, nics)
+                wiring.channels[label] = transport.channel(source.name, target.name, layout, link)
         if worker.role == "shadow":
             wiring.triggers[worker.name] = transport.bell(_trigger_source(worker.name), worker.name)
     return wiring
@@ -109,6 +110,8 @@ def _channels_of(job: JobPrograms, worker: Worker, everybody: tuple[Worker, ...]
                 yield from _turn_channels(job.plan, worker, everybody)
             case SyncStep():
                 yield from _sync_channels(job.plan, worker, instruction, everybody)
+            case Average():
+                yield from _average_channels(job.plan, worker, instruction, everybody)
             case _:
                 pass
 
@@ -190,8 +193,20 @@ def _sync_channels(
         yield ("follow", worker.group, follower), (worker, target, layout)
 
 
+def _average_channels(
+    plan: Plan, worker: Worker, step: Average, everybody: tuple[Worker, ...]
+) -> Iterator[tuple[Label, Ends]]:
+    group, node = worker.group, node_of(worker)
+    at = {(w.group, node_of(w)): w for w in everybody if _syncs(w)}
+    if step.bytes:
+        then = at[(group + 1) % len(plan.groups), node]
+        yield ("ring", group, node), (worker, then, _floats(step.chunk_bytes // FLOAT_BYTES))
+    for peer in step.peers if step.shared else ():
+        yield ("average", group, node, peer), (worker, at[group, peer], _floats(step.shared_bytes // FLOAT_BYTES))
+
+
 def _syncs(worker: Worker) -> bool:
-    return any(isinstance(i, SyncStep) for i in worker.program)
+    return any(isinstance(i, SyncStep | Average) for i in worker.program)
 
 
 def node_of(worker: Worker) -> int:

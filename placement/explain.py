@@ -12,7 +12,7 @@ from typing import Any
 from cost_models.costs import CostTable
 from placement.codecs import ALL_REDUCE, POOLED, PUSH
 from placement.evaluation.evaluate import RESOURCES, Evaluation, NodeLoad, evaluate
-from placement.evaluation.group import GroupProblem, server_links
+from placement.evaluation.group import GroupProblem, near_neighbours, server_links
 from placement.plan import Plan
 from placement.search.outcome import distinct, shared_rate
 from placement.tables.shares import split_features
@@ -106,6 +106,7 @@ def problem_of(plan: Plan, costs: CostTable, group: int = 0) -> GroupProblem:
         sync=plan.sync,
         sync_servers=plan.sync_servers,
         codecs=plan.codecs,
+        near=near_neighbours(plan.groups, group) if plan.ring else (),
     )
 
 
@@ -119,8 +120,9 @@ def rate_of(plan: Plan, costs: CostTable) -> float:
     costs : CostTable
         Its costs.
     """
-    first = problem_of(plan, costs)
-    kinds = distinct(tuple(replace(first, nodes=group) for group in plan.groups))
+    first, ring = problem_of(plan, costs), plan.ring
+    near = [near_neighbours(plan.groups, group) if ring else () for group in range(len(plan.groups))]
+    kinds = distinct(tuple(replace(first, nodes=group, near=at) for group, at in zip(plan.groups, near, strict=True)))
     values = [evaluate(problem, plan.tags) for problem, _ in kinds]
     return shared_rate(values, [count for _, count in kinds]) if len(kinds) > 1 else values[0].samples_per_second
 

@@ -60,7 +60,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """How groups are kept together, by way of a centre c on the sync servers; x is a group's copy.
+    """How groups are kept together, by way of a centre c; x is a group's copy.
 
     ==========  ====================================================================================================
     ``easgd``   x += alpha (c - x), c += alpha (x - c), a group at a time (Zhang, Choromanska, LeCun, 2015)
@@ -74,7 +74,8 @@ class Sync:
     With the others ``codecs["exchange"]`` may round what travels, x with the error of the last exchange, which its sender
     keeps, and the differences that come back; the centre of ``easgd`` moves by what arrives.
 
-    ``ma`` and ``bmuf`` wait for all groups in every exchange and take them in the order of their numbers. (ShadowSync,
+    The centre is on the sync servers. ``ma`` and ``bmuf`` wait for all groups in every exchange; in a plan without sync
+    servers every group has a copy of the centre, and they average by a ring all-reduce (``Plan.ring``). (ShadowSync,
     Zheng et al., 2020, names MA and BMUF; these formulas are the ones in common use, not read in that paper.)
 
     Parameters
@@ -118,7 +119,7 @@ class Plan:
     servers : tuple of Node
         Embedding servers.
     sync_servers : tuple of Node
-        Sync servers (empty with one group).
+        Sync servers (empty with one group, and where groups average among themselves).
     batch, hogwild, ranks : int
         Samples per thread and step; Hogwild threads per rank; ranks per group.
     tags : Mapping of str to Tag
@@ -188,10 +189,15 @@ class Plan:
 
     @property
     def rounds(self) -> bool:
-        """Whether sync servers wait for all groups and take them in order, which makes an exchange repeatable."""
+        """Whether an exchange waits for all groups and takes them in order, which makes it repeatable."""
         if self.sync is None:
             return False
         return self.sync.averages or (self.synchronous and self.sync.mode == "foreground")
+
+    @property
+    def ring(self) -> bool:
+        """Whether groups average among themselves, by a ring all-reduce: there are no sync servers."""
+        return len(self.groups) > 1 and not self.sync_servers
 
     def codec(self, edge: str) -> str:
         """Return the codec of an edge; empty where it is float32."""
@@ -213,8 +219,9 @@ def _check_settings(plan: Plan) -> None:
         raise InvalidPlan(f"batch = {plan.batch}, hogwild = {plan.hogwild}: both must be at least 1")
     if plan.synchronous and plan.hogwild > 1:
         raise InvalidPlan(f"hogwild = {plan.hogwild}: synchronous plans have one thread per rank")
-    if len(plan.groups) > 1 and (plan.sync is None or not plan.sync_servers):
-        raise InvalidPlan(f"{len(plan.groups)} groups: need sync settings and at least one sync server")
+    if len(plan.groups) > 1 and (plan.sync is None or not (plan.sync_servers or plan.sync.averages)):
+        needed = "need sync settings and at least one sync server (but for averages: ma, bmuf)"
+        raise InvalidPlan(f"{len(plan.groups)} groups: {needed}")
     if plan.sync is not None:
         _check_sync(plan.sync)
 
@@ -288,6 +295,8 @@ def _check_codecs(plan: Plan) -> None:
         except ValueError as error:
             raise InvalidPlan(f"edge {edge!r}: {error}") from None
     chosen = plan.codec(EXCHANGE) or "fp32"
+    if plan.ring and chosen != "fp32":
+        raise InvalidPlan(f"edge {EXCHANGE!r}: codec {chosen!r}: groups that average without sync servers send float32")
     if plan.sync is not None and not exchange_takes(plan.sync.algorithm, chosen):
         allowed = "dct-dp:KEEP[:EVERY]" if plan.sync.algorithm == "push" else "codecs that send every element"
         raise InvalidPlan(f"edge {EXCHANGE!r}: codec {chosen!r}: with {plan.sync.algorithm!r} allowed are {allowed}")

@@ -27,7 +27,7 @@ from problem.formats import chakra
 from problem.formats.chakra import Field
 from problem.formats.wire import put, put_delimited
 from problem.whole_file import check_parent
-from programs.instructions import AllReduce, Instruction, Recv, Send, SyncStep
+from programs.instructions import AllReduce, Average, Instruction, Recv, Send, SyncStep
 from programs.text import describe
 from programs.timeline import Timeline
 from programs.transform import JobPrograms
@@ -121,7 +121,7 @@ class _Writer:
             duration = 0 if kind != COMPUTATION or micros is None else int(micros[i])
             name = f"{worker.name}: {describe(self._job, instruction)}"
             yield _node(identifier, name, kind, [*([before] if before else []), *waits], attributes, duration)
-            before = before if isinstance(instruction, Send | SyncStep) else identifier
+            before = before if isinstance(instruction, Send | SyncStep | Average) else identifier
 
     def _what(self, worker: Worker, instruction: Instruction) -> tuple[int, dict[str, int | str], list[int]]:
         """Return type, attributes and further dependencies of an instruction."""

@@ -133,7 +133,7 @@ class Update:
     """Apply gradients to the parameters of operators (or, on a server, of shards: ``shards`` indices).
 
     ``ordered``: wait until all sessions of the group are at this point of this place, then apply in rank order, then
-    go on together (synchronous mode). Otherwise lock-free.
+    go on together (synchronous mode); of nothing, they only meet. Otherwise lock-free.
     """
 
     ops: tuple[str, ...] = ()
@@ -176,7 +176,41 @@ class SyncStep:
         return self.answered_bytes[server] if self.codec else self.exchange_bytes[server]
 
 
-Instruction = NextBatch | Lookup | Compute | Send | Recv | Reduce | AllReduce | Update | Metric | SyncStep
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Elements ``begin`` to ``end`` (exclusive) of an operator's parameters."""
+
+    op: str
+    begin: int
+    end: int
+
+    @property
+    def elements(self) -> int:
+        """How many."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """Average parameters with the same node of all other groups by a ring, at steps divisible by the gap (``ma``, ``bmuf``).
+
+    The buffer of a node is its ``pieces`` one after the other: on a rank, first its part of the DP operators, ``shared``,
+    then MP operators. It is cut into one chunk a group (``programs.collectives``), ``chunk_bytes`` each, of which the node
+    sends 2 (G - 1). The difference that the average makes to ``shared`` it sends to the ``peers``, the other ranks of its
+    group (``shared_bytes`` each), and gets theirs, to the pieces in ``taken``.
+    """
+
+    pieces: tuple[Piece, ...]
+    bytes: int
+    chunk_bytes: int
+    shared: tuple[Piece, ...] = ()
+    shared_bytes: int = 0
+    peers: tuple[int, ...] = ()
+    taken: tuple[tuple[Piece, ...], ...] = ()  # by peer
+    taken_bytes: tuple[int, ...] = ()
+
+
+Instruction = NextBatch | Lookup | Compute | Send | Recv | Reduce | AllReduce | Update | Metric | SyncStep | Average
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ from typing import Any
 
 from programs.instructions import (
     AllReduce,
+    Average,
     Compute,
     Instruction,
     Lookup,
     Metric,
     NextBatch,
+    Piece,
     Program,
     Recv,
     Reduce,
@@ -61,9 +63,9 @@ def describe(job: JobPrograms, instruction: Instruction) -> str:
             return f"AllReduce {_names(ops)} ({_size(size, codec)})"
         case Update(ops, shards, ordered):
             names = [*ops, *(_shard(job, s) for s in shards)]
-            return f"Update {_names(names)}" + (" in rank order" if ordered else "")
-        case SyncStep():
-            return _describe_sync(instruction)
+            return f"Update {_names(names) or 'nothing'}" + (" in rank order" if ordered else "")
+        case SyncStep() | Average():
+            return _describe_sync(instruction) if isinstance(instruction, SyncStep) else _describe_average(instruction)
 
 
 def _size(size: int, codec: str) -> str:
@@ -85,12 +87,7 @@ def _shard(job: JobPrograms, index: int) -> str:
 
 def _describe_sync(step: SyncStep) -> str:
     exchanges = [
-        f"exchange {', '.join(names)} with sync{server} ({size} B"
-        + (
-            f", {step.request_bytes(server)} B there, {step.answer_bytes(server)} B back, {step.codec})"
-            if step.codec
-            else ")"
-        )
+        f"exchange {', '.join(names)} with sync{server} ({size} B{_coded(step, server)})"
         for server, (names, size) in enumerate(zip(step.exchange, step.exchange_bytes, strict=True))
         if names
     ]
@@ -99,6 +96,20 @@ def _describe_sync(step: SyncStep) -> str:
     if step.follow:
         exchanges.append(f"follow n0 ({step.follow_bytes} B)")
     return "SyncStep " + "; ".join(exchanges)
+
+
+def _describe_average(step: Average) -> str:
+    said = [
+        f"{_names([_piece(piece) for piece in step.pieces])} of all groups ({step.bytes} B, chunks of {step.chunk_bytes} B)"
+    ]
+    if step.shared:
+        said.append(f"pass {step.shared_bytes} B on to {', '.join(f'n{rank}' for rank in step.peers)}")
+    said += [f"take {size} B from n{rank}" for rank, size in zip(step.peers, step.taken_bytes, strict=True) if size]
+    return "Average " + "; ".join(said)
+
+
+def _piece(piece: Piece) -> str:
+    return f"{piece.op}[{piece.begin}:{piece.end}]"
 
 
 def _coded(step: SyncStep, server: int) -> str:

@@ -13,8 +13,8 @@ The rules, each from the dossier on net transformation (Caffe2's ``insertCopies`
    gradient for a server leaves as soon as that of its last feature is complete. One message each per server. A server
    gets and gives only the columns that it holds; the rank puts the parts of a pooled tensor together.
 4. DP gradients are all-reduced over the ranks, then every parameter is updated where it lives.
-5. With several groups, each node that holds parameters exchanges them with the sync servers, in the foreground
-   (thread 0) or by a shadow worker.
+5. With several groups, each node that holds parameters exchanges them with the sync servers, or averages them with the same
+   node of the other groups, in the foreground (thread 0) or by a shadow worker (``programs.exchanges``).
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from placement.codecs import ALL_REDUCE, EXCHANGE, POOLED, PUSH
+from placement.codecs import ALL_REDUCE, POOLED, PUSH
 from placement.plan import DP, Plan
 from placement.tables.shares import Part, parts_of
-from problem.graph import FLOAT_BYTES, Graph, Kind, Operator
+from problem.graph import Graph, Kind, Operator
+from programs.exchanges import exchanges, parameter_bytes
 from programs.instructions import (
     AllReduce,
+    Average,
     Compute,
     Instruction,
     Lookup,
@@ -43,7 +45,7 @@ from programs.instructions import (
     SyncStep,
     Update,
 )
-from programs.wire import exchanged_messages, gradients_of, message_bytes, request_of, strip_name
+from programs.wire import gradients_of, message_bytes, request_of, strip_name
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,13 @@ class JobPrograms:
         What was transformed.
     sessions : tuple of Session
         One per rank.
-    shadows : Mapping of int to SyncStep
+    shadows : Mapping of int to SyncStep or Average
         By node of a group, the exchange it takes part in; empty with one group.
     """
 
     plan: Plan
     sessions: tuple[Session, ...]
-    shadows: Mapping[int, SyncStep] = field(default_factory=dict)
+    shadows: Mapping[int, SyncStep | Average] = field(default_factory=dict)
 
 
 def transform(plan: Plan) -> JobPrograms:
@@ -87,7 +89,7 @@ def transform(plan: Plan) -> JobPrograms:
         One session per rank, and the exchanges between groups.
     """
     sessions = tuple(_SessionBuilder(plan, rank).build() for rank in range(plan.ranks))
-    return JobPrograms(plan, sessions, _shadows(plan) if len(plan.groups) > 1 else {})
+    return JobPrograms(plan, sessions, exchanges(plan) if len(plan.groups) > 1 else {})
 
 
 def backward_order(graph: Graph) -> tuple[Operator, ...]:
@@ -336,7 +338,7 @@ class _SessionBuilder:
         own = self.code[self.rank]
         if plan.dp_ops:
             if plan.ranks > 1:
-                own.append(AllReduce(plan.dp_ops, _parameter_bytes(plan, plan.dp_ops), plan.codec(ALL_REDUCE)))
+                own.append(AllReduce(plan.dp_ops, parameter_bytes(plan, plan.dp_ops), plan.codec(ALL_REDUCE)))
             own.append(Update(plan.dp_ops))
         for node in range(plan.group_size):
             if plan.mp_ops(node):
@@ -350,50 +352,3 @@ class _SessionBuilder:
     def _programs(self) -> tuple[Program, ...]:
         rest = sorted(place for place in self.code if place != self.rank)
         return tuple(Program(place, tuple(self.code[place])) for place in (self.rank, *rest))
-
-
-def _parameter_bytes(plan: Plan, names: tuple[str, ...]) -> int:
-    return sum(plan.model.graph[name].parameters for name in names) * FLOAT_BYTES
-
-
-def sync_server_of(plan: Plan) -> dict[str, int]:
-    """Sync server that holds the centre of each operator: largest operators first, to the least loaded server."""
-    load = [0] * len(plan.sync_servers)
-    chosen: dict[str, int] = {}
-    with_parameters = [op for op in plan.model.graph if op.parameters]
-    for op in sorted(with_parameters, key=lambda op: -op.parameters):
-        server = load.index(min(load))
-        load[server] += op.parameters
-        chosen[op.name] = server
-    return chosen
-
-
-def _shadows(plan: Plan) -> dict[int, SyncStep]:
-    """The exchange of each node of a group: node 0 leads for the DP operators, the other ranks follow."""
-    dp_bytes, followers = _parameter_bytes(plan, plan.dp_ops), tuple(range(1, plan.ranks))
-    shadows: dict[int, SyncStep] = {}
-    codec = plan.codec(EXCHANGE)
-    for node in range(plan.group_size):
-        own = (plan.dp_ops if node == 0 else ()) + plan.mp_ops(node)
-        leads, follows = node == 0 and bool(plan.dp_ops and followers), node in followers and bool(plan.dp_ops)
-        if own or follows:
-            exchange = _by_server(plan, own)
-            coded = [exchanged_messages(plan, names) for names in exchange] if codec else []
-            shadows[node] = SyncStep(
-                exchange=exchange,
-                exchange_bytes=tuple(_parameter_bytes(plan, names) for names in exchange),
-                forward=plan.dp_ops if leads else (),
-                forward_bytes=dp_bytes if leads else 0,
-                followers=followers if leads else (),
-                follow=plan.dp_ops if follows else (),
-                follow_bytes=dp_bytes if follows else 0,
-                codec=codec,
-                pushed_bytes=tuple(sum(there.bytes for there, _ in messages) for messages in coded),
-                answered_bytes=tuple(sum(back.bytes for _, back in messages) for messages in coded),
-            )
-    return shadows
-
-
-def _by_server(plan: Plan, names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    chosen = sync_server_of(plan)
-    return tuple(tuple(n for n in names if chosen[n] == s) for s in range(len(plan.sync_servers)))

@@ -6,6 +6,8 @@
 3. All ranks of a group enter the same collectives in the same order.
 4. No cyclic wait: the programs of all sessions can be run to the end together (a Send never waits: one slot per step).
 5. Parameters, optimizer state and the tensors of a step fit the memory of each machine.
+6. Where groups average among themselves, the nodes of a group average every trained parameter once, in chunks that hold it,
+   and each rank takes what the others pass on.
 
 A message names the place, the index of the instruction, the instruction, and what was expected. The check runs the
 programs on names only; it knows no values and no time.
@@ -22,6 +24,7 @@ from problem.errors import HiertrainError
 from problem.graph import FLOAT_BYTES, Kind
 from programs.instructions import (
     AllReduce,
+    Average,
     Compute,
     Instruction,
     Lookup,
@@ -30,6 +33,7 @@ from programs.instructions import (
     Program,
     Recv,
     Reduce,
+    Role,
     Send,
     Update,
 )
@@ -63,6 +67,7 @@ def verify(job: JobPrograms) -> JobPrograms:
     _check_collectives(job.sessions)
     for session in job.sessions:
         _check_progress(session)
+    _check_averages(job)
     _check_memory(job)
     return job
 
@@ -203,6 +208,27 @@ def _advance(program: Program, index: int, sent: set[str]) -> int:
             sent.add(instruction.channel)
         index += 1
     return index
+
+
+def _check_averages(job: JobPrograms) -> None:
+    """Rule 6."""
+    steps = {node: step for node, step in job.shadows.items() if isinstance(step, Average)}
+    position: dict[str, int] = defaultdict(int)
+    for node, step in steps.items():
+        program = Program(Place(Role.NODE, node), (step,))
+        for piece in step.pieces:
+            if piece.begin != position[piece.op]:
+                raise BrokenProgram(node, program, 0, f"expected {piece.op!r} from element {position[piece.op]} on")
+            position[piece.op] = piece.end
+        size = sum(piece.elements for piece in step.pieces) * FLOAT_BYTES
+        if step.bytes != size or step.chunk_bytes * len(job.plan.groups) < size:
+            raise BrokenProgram(node, program, 0, f"expected {size} bytes, and a chunk of them for each group")
+        for peer, pieces in zip(step.peers, step.taken, strict=True):
+            if peer not in steps or steps[peer].shared != pieces:
+                raise BrokenProgram(node, program, 0, f"expected to take from n{peer} what it passes on")
+    for op in job.plan.dp_ops + tuple(op for node in range(job.plan.group_size) for op in job.plan.mp_ops(node)):
+        if steps and position[op] != job.plan.model.graph[op].parameters:
+            raise BrokenProgram(0, job.sessions[0].programs[0], 0, f"expected an average of all parameters of {op!r}")
 
 
 def tensor_bytes(job: JobPrograms, name: str) -> int:

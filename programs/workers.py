@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from problem.cluster import Node
-from programs.instructions import Instruction, Metric, Place, Program, Role
+from programs.instructions import Instruction, Metric, Place, Program, Role, Update
 from programs.transform import JobPrograms
 
 
@@ -83,16 +83,19 @@ def _session_name(place: Place, group: int, rank: int, thread: int) -> str:
 
 
 def _with_foreground_sync(job: JobPrograms, program: Program, rank: int, thread: int) -> tuple[Instruction, ...]:
-    """Add the exchange to thread 0 of a node: its rank's thread, or the copy serving rank 0 where it has none."""
-    place, code, sync = program.place, program.instructions, job.plan.sync
-    serves = rank == place.index if place.index < job.plan.ranks else rank == 0
-    if sync is None or sync.mode != "foreground" or thread or place.role is Role.SERVER or not serves:
-        return code
+    """Add the exchange to thread 0 of a node: its rank's thread, or the copy serving rank 0 where it has none.
+
+    In synchronous mode no other copy of the node's MP operators goes on before: all meet in an update of nothing.
+    """
+    place, code, plan = program.place, program.instructions, job.plan
     step = job.shadows.get(place.index)
-    if step is None:
+    if plan.sync is None or plan.sync.mode != "foreground" or thread or place.role is Role.SERVER or step is None:
         return code
+    serves = rank == place.index if place.index < plan.ranks else rank == 0
+    meet = plan.synchronous and plan.ranks > 1 and plan.mp_ops(place.index)
+    added = ((step,) if serves else ()) + ((Update(ordered=True),) if meet else ())
     last = isinstance(code[-1], Metric)
-    return (*code[:-1], step, code[-1]) if last else (*code, step)
+    return (*code[:-1], *added, code[-1]) if last else (*code, *added)
 
 
 def _sync_workers(job: JobPrograms) -> Iterator[Worker]:

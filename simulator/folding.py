@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from placement.plan import DP, Plan
 from problem.cluster import Node
 from problem.graph import Kind
-from programs.instructions import AllReduce, Instruction, Recv, Send, SyncStep
+from programs.instructions import AllReduce, Average, Instruction, Recv, Send, SyncStep
 from programs.transform import JobPrograms
 from simulator.conditions import UNDISTURBED, Conditions
 from simulator.machines import Sharing
@@ -60,23 +60,29 @@ UNFOLDED = Folding()
 def strongest(plan: Plan, sharing: Sharing, conditions: Conditions = UNDISTURBED) -> Folding:
     """Return all the folding that the plan and what disturbs it allow.
 
-    Nodes that differ forbid all of it; workers that differ forbid that one rank stands for others, which wait for the
-    slowest.
+    Nodes that differ forbid all of it; workers that differ forbid that one rank stands for others, or one group for those
+    that it averages with, which wait for the slowest.
     """
-    groups = len(plan.groups) if groups_fold(plan, sharing) and not conditions.nodes_differ else 1
     alike = not conditions.nodes_differ and not conditions.workers_differ
+    together = alike if plan.ring else not conditions.nodes_differ
+    groups = len(plan.groups) if groups_fold(plan, sharing) and together else 1
     ranks = plan.ranks if alike and ranks_fold(plan, sharing) else 1
     return Folding(groups, ranks, merged=True)
 
 
 def groups_fold(plan: Plan, sharing: Sharing) -> bool:
-    """Whether one group can stand for all: like machines, and nothing shared with others but servers."""
+    """Whether one group can stand for all: like machines, and nothing shared with others but servers.
+
+    A group that averages with the others sends to its next what the one before sends to it: to itself, through its NIC.
+    """
     if len(plan.groups) == 1 or sharing is Sharing.HOST or plan.sync is None or plan.sync.mode != "background":
         return False
     names = [node.name for group in plan.groups for node in group]
     others = [node.name for node in (*plan.servers, *plan.sync_servers)]
     apart = len(set(names)) == len(names) and not set(names) & set(others)
-    if sharing is Sharing.NODE:
+    if plan.ring and plan.synchronous:  # a node's copies tell each other whose turn it is, without its NIC
+        return False
+    if sharing is Sharing.NODE or plan.ring:
         hosts = [{node.host for node in group} for group in plan.groups]
         hosts.append({node.host for node in (*plan.servers, *plan.sync_servers)})
         apart = apart and sum(map(len, hosts)) == len(set().union(*hosts))
@@ -87,8 +93,8 @@ def ranks_fold(plan: Plan, sharing: Sharing) -> bool:
     """Whether one rank can stand for all of its group.
 
     All nodes are ranks, on hosts of their own, alike; all operators are data-parallel and meet in an all-reduce; there is
-    one group, or one stands for all. With several groups rank 0, which leads the exchange, is the one: the others wait for
-    it in every all-reduce, and what they receive from it is booked on it.
+    one group, or one stands for all. With several groups rank 0, which leads the exchange with sync servers, is the one:
+    the others wait for it in every all-reduce, and what they receive from it is booked on it.
     """
     if plan.ranks == 1 or plan.ranks < plan.group_size or plan.synchronous or not plan.dp_ops:
         return False
@@ -120,7 +126,7 @@ def _primitives(instruction: Instruction, ranks: int) -> int:
             return 2
         case AllReduce():
             return 9 * (ranks - 1)
-        case SyncStep():
+        case SyncStep() | Average():
             return 0
         case _:
             return 1

@@ -17,6 +17,7 @@ from placement.tables.shares import shard_cost
 from problem.cluster import Node
 from programs.instructions import (
     AllReduce,
+    Average,
     Compute,
     Instruction,
     Lookup,
@@ -33,6 +34,7 @@ from programs.instructions import (
 from programs.reduction import reduction
 from programs.wire import coding_seconds, exchanged_messages, operator_of, summed_bytes
 from programs.workers import Worker
+from simulator.averages import moves
 from simulator.engine import to_ns
 from simulator.folding import UNFOLDED, Folding
 from simulator.machines import Machine
@@ -127,7 +129,7 @@ class Lowering:
                 yield from self._all_reduce(worker, instruction)
             case Update():
                 yield from self._update(worker, instruction)
-            case SyncStep():
+            case SyncStep() | Average():
                 yield from self._sync(worker, instruction)
             case _:
                 if isinstance(instruction, NextBatch) and worker.node.name in self._readers:
@@ -262,9 +264,10 @@ class Lowering:
             self._meetings[key] = Meeting(self._mailbox("meeting", *key), boxes, count)
         return self._meetings[key]
 
-    def _sync(self, worker: Worker, step: SyncStep) -> Iterator[Primitive]:
-        """Exchange with all sync servers at once, pass the difference on, take the leader's; booked under sync."""
-        found = [replace(primitive, part=Part.SYNC) for primitive in self._exchanges(worker, step)]
+    def _sync(self, worker: Worker, step: SyncStep | Average) -> Iterator[Primitive]:
+        """Exchange with the sync servers or average with the other groups; booked under sync."""
+        exchange = self._exchanges(worker, step) if isinstance(step, SyncStep) else self._average(worker, step)
+        found = [replace(primitive, part=Part.SYNC) for primitive in exchange]
         if worker.role == "shadow" or self._plan.sync is None:
             yield from found
         else:
@@ -272,7 +275,20 @@ class Lowering:
             yield from found
             yield Work(0, part=Part.SYNC)
 
+    def _average(self, worker: Worker, step: Average) -> Iterator[Primitive]:
+        """Go round all groups, move the centre and the parameters, pass the difference on, take those of the other ranks."""
+        for move in moves(self._plan, self._folding, step, worker.group, self._node_index(worker)):
+            size = move.bytes, 1
+            if not move.box:
+                yield self._work(worker, 2 * self._exchange(move.bytes))
+            elif move.target:
+                yield from self._send(worker, self._mailbox(*move.box), move.target, size)
+            else:
+                yield from self._receive(worker, self._mailbox(*move.box), size, Part.SYNC)
+                yield self._work(worker, self._costs.sum_seconds_per_byte * move.added)
+
     def _exchanges(self, worker: Worker, step: SyncStep) -> Iterator[Primitive]:
+        """Exchange with all sync servers at once, pass the difference on, take the leader's."""
         node, nodes = self._node_index(worker), self._plan.groups[worker.group]
         alike = self._folding.ranks
         asked = [(server, size) for server, size in enumerate(step.exchange_bytes) if size]

@@ -114,8 +114,11 @@ class _Walk:
 
 
 def _exchange_ns(runner: Runner, scenario: Scenario) -> float:
-    """Nanoseconds of a foreground exchange alone: its work, its messages there and back, the servers' answers."""
-    total, inside = 0.0, 0
+    """Nanoseconds of a foreground exchange alone: its work, its messages there and back, the servers' answers.
+
+    Of messages that other groups send meanwhile, one waits as long as its own, sent to the next, are under way.
+    """
+    total, inside, under_way = 0.0, 0, 0
     for primitive in runner.flat:
         if isinstance(primitive, EveryGap):
             inside = primitive.skip
@@ -123,6 +126,12 @@ def _exchange_ns(runner: Runner, scenario: Scenario) -> float:
             inside -= 1
             if isinstance(primitive, Work):
                 total += primitive.core_ns
+            elif isinstance(primitive, Await):
+                total += under_way
+                under_way = 0
+            elif isinstance(primitive, Emit) and primitive.answer is None:
+                wire = scenario.network.ideal_ns(primitive.source, primitive.target, primitive.bytes)
+                under_way = max(under_way, wire)
             elif isinstance(primitive, Emit) and primitive.answer is not None:
                 answer, network = primitive.answer, scenario.network
                 wire = network.ideal_ns(primitive.source, primitive.target, primitive.bytes)

@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from problem.whole_file import whole_file
-from programs.instructions import AllReduce, Compute, Instruction, NextBatch, Recv, Reduce, Send, SyncStep, Update
+from programs.instructions import (
+    AllReduce,
+    Average,
+    Compute,
+    Instruction,
+    NextBatch,
+    Recv,
+    Reduce,
+    Send,
+    SyncStep,
+    Update,
+)
 from programs.timeline import Timeline, WorkerTimeline, part_of
 
 
@@ -64,7 +75,7 @@ def label(instruction: Instruction) -> str:
             return "next batch"
         case AllReduce():
             return "all-reduce"
-        case SyncStep():
+        case SyncStep() | Average():
             return "exchange"
         case _:
             return type(instruction).__name__.lower()

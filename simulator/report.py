@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from placement.plan import Plan
-from programs.instructions import SyncStep
+from programs.instructions import Average, SyncStep
 from programs.timeline import Timeline, WorkerTimeline
 from simulator.conditions import Conditions
 from simulator.engine import NANOSECONDS
@@ -173,7 +173,7 @@ def _worker_timeline(runner: Runner, scenario: Scenario) -> WorkerTimeline:
     if worker.role != "shadow" and scenario.plan.sync is not None:
         passed = np.arange(1, steps + 1) % scenario.plan.sync.gap != 0
         for index, instruction in enumerate(worker.program):
-            if isinstance(instruction, SyncStep):
+            if isinstance(instruction, SyncStep | Average):
                 busy[passed, index] = 0.0
     begin = scenario.engine.begin_ns
     seconds = ((starts - begin) / NANOSECONDS, (ends - begin) / NANOSECONDS, busy / NANOSECONDS)

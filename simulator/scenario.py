@@ -178,7 +178,7 @@ def stage(
     if merge:
         give_cores(machines, runners)
     longest = max(runner.busy_ns for runner in runners)
-    wires = _nics(machines, folding, conditions)
+    wires = _nics(plan, machines, folding, conditions)
     network, carrier = _carriers(job, engine, machines, wires, fans, None if fifo else longest // max(1, time_steps))
     parties = folding.simulated_groups(plan) if plan.rounds else 1
     syncs = [w for w in found if w.role == "sync"]
@@ -266,14 +266,15 @@ def _simulated(plan: Plan, folding: Folding) -> Callable[[int, int], bool]:
     return lambda group, rank: group < groups and rank % folding.ranks == 0
 
 
-def _nics(machines: Sequence[Machine], folding: Folding, conditions: Conditions) -> tuple[list[Nic], list[float]]:
+def _nics(
+    plan: Plan, machines: Sequence[Machine], folding: Folding, conditions: Conditions
+) -> tuple[list[Nic], list[float]]:
     """NIC of each machine and uplink of each rack, if there are any."""
     size, uplinks, nics = conditions.nodes_per_rack, [], []
+    twins = folding.ranks > 1 or (plan.ring and folding.simulated_groups(plan) == 1)
     for machine in machines:
         node, rack = machine.node, machine.index // size if size else -1
-        nics.append(
-            Nic(node.host, node.nic_bytes_per_second * machine.share, node.latency_seconds, folding.ranks > 1, rack)
-        )
+        nics.append(Nic(node.host, node.nic_bytes_per_second * machine.share, node.latency_seconds, twins, rack))
     if size:
         for first in range(0, len(nics), size):
             rates = [nic.bytes_per_second for nic in nics[first : first + size]]

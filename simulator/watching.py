@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from programs.instructions import Instruction, SyncStep, Update
+from programs.instructions import Average, Instruction, SyncStep, Update
 from programs.workers import Worker
 from simulator.engine import NANOSECONDS
 from simulator.interpreter import Interpreter
@@ -88,7 +88,7 @@ class WatchedInterpreter(Interpreter):
             return super()._passed(runner)
         index = runner.origin[runner.position]
         instruction = runner.worker.program[index]
-        if isinstance(instruction, Update) or (isinstance(instruction, SyncStep) and self._exchanges(runner)):
+        if isinstance(instruction, Update) or (isinstance(instruction, SyncStep | Average) and self._exchanges(runner)):
             self._versions[runner.worker.node.name] += 1
         self._watcher.ended(self._moment(runner, index, runner.step))
         goes_on = super()._passed(runner)

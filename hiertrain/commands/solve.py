@@ -93,6 +93,9 @@ def command(
     ] = 0.0,
     sync_algorithm: Annotated[Algorithm, typer.Option(help="How groups are kept together.")] = Algorithm.EASGD,
     sync_mode: Annotated[Mode, typer.Option(help="A worker beside the threads, or thread 0 stops.")] = Mode.BACKGROUND,
+    sync_servers: Annotated[
+        int | None, typer.Option(min=0, help="Default: none for ma and bmuf (an all-reduce of groups), else chosen.")
+    ] = None,
     sync_gap: Annotated[int, typer.Option(min=1, help="Steps between two exchanges of a group.")] = 8,
     time_limit: Annotated[float, typer.Option(min=0.01, help="Seconds for the whole search.")] = 60.0,
     gap: Annotated[float, typer.Option(min=0.0, help="Relative gap that is good enough.")] = 0.005,
@@ -135,6 +138,7 @@ def command(
         sync_algorithm=cast("Any", str(sync_algorithm)),
         sync_mode=cast("Any", str(sync_mode)),
         sync_gap=sync_gap,
+        sync_servers=sync_servers,
         time_limit_seconds=time_limit,
         gap=gap,
         seed=seed,
@@ -234,7 +238,7 @@ def to_text(result: PlacementResult) -> str:
     lines = [
         f"plan        groups: {len(plan.groups)}, nodes a group: {plan.group_size}, ranks a group: {plan.ranks}, "
         f"threads a rank: {plan.hogwild}, batch: {plan.batch}, embedding servers: {len(plan.servers)}, "
-        f"sync servers: {len(plan.sync_servers)}",
+        f"sync servers: {len(plan.sync_servers)}" + (" (groups average by an all-reduce)" if plan.ring else ""),
         f"operators   {', '.join(mp) if mp else 'all data-parallel'}",
         *([f"codecs      {', '.join(f'{e}={c}' for e, c in plan.codecs.items())}"] if plan.codecs else []),
         f"throughput  {format_throughput(result.samples_per_second)} samples/s, bound {format_throughput(result.bound)}, "

@@ -14,6 +14,7 @@ from functools import cached_property
 from cost_models.costs import CostTable, PhaseCost
 from cost_models.memory import ids_bytes, pooled_bytes, request_tensors, shard_in_flight_bytes, tensor_bytes
 from cost_models.network import Wire
+from placement.evaluation.averages import AverageCost
 from placement.evaluation.wires import Wires
 from placement.plan import Shard, Sync, Tag
 from placement.tables.shares import shard_cost
@@ -86,7 +87,7 @@ class GroupProblem:
     sync : Sync or None
         How groups are kept together; None with one group.
     sync_servers : tuple of Node
-        Machines that hold the centre.
+        Machines that hold the centre; without them averages are an all-reduce among the groups (``ring``).
     codecs : Mapping of str to str
         How messages are compressed, by edge as in a plan.
     open_codecs : Mapping of str to tuple of str
@@ -94,6 +95,8 @@ class GroupProblem:
         problems with one of these codecs for each (``wires``).
     forbids : Mapping of str to set of Tag
         Tags that operators may not have (see ``candidates.forbidden_tags``).
+    near : tuple of (bool, bool)
+        For each node, whether the same node of the next group, and that of the one before, is on its host; empty: none is.
     """
 
     model: Model
@@ -111,6 +114,7 @@ class GroupProblem:
     codecs: Mapping[str, str] = field(default_factory=dict)
     open_codecs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     forbids: Mapping[str, frozenset[Tag]] = field(default_factory=dict)
+    near: tuple[tuple[bool, bool], ...] = ()
 
     @property
     def size(self) -> int:
@@ -136,6 +140,18 @@ class GroupProblem:
     def steps_per_exchange(self) -> float:
         """Steps of the group between two exchanges of a node: a thread makes one step while its rank makes H."""
         return float(self.sync.gap * self.hogwild) if self.sync else 1.0
+
+    @cached_property
+    def average(self) -> AverageCost | None:
+        """What it costs to average among the groups; None if they do not."""
+        if self.groups == 1 or self.sync_servers or self.sync is None or not self.sync.averages:
+            return None
+        return AverageCost(self.costs, self.groups, self.ranks, self.sync)
+
+    def abroad(self, node: int) -> tuple[bool, bool]:
+        """Whether a node's average leaves by its NIC, and whether it comes by it."""
+        there, back = self.near[node] if self.near else (False, False)
+        return not there, not back
 
     @cached_property
     def sync_server_of(self) -> Mapping[str, int]:
@@ -199,6 +215,14 @@ class GroupProblem:
         links = tuple(link.node for link in self.servers)
         found = {node.name: node for node in (*self.nodes, *links, *self.sync_servers)}
         return tuple(found.values())
+
+
+def near_neighbours(groups: tuple[tuple[Node, ...], ...], group: int) -> tuple[tuple[bool, bool], ...]:
+    """Return :attr:`GroupProblem.near` of a group."""
+    around = groups[(group + 1) % len(groups)], groups[group - 1]
+    hosts = [tuple(node.host for node in members) for members in (groups[group], *around)]
+    found = tuple((here == then, here == before) for here, then, before in zip(*hosts, strict=True))
+    return found if any(map(any, found)) else ()
 
 
 def server_links(

@@ -17,8 +17,17 @@ from collections.abc import Mapping
 
 from cost_models.costs import PhaseCost
 from cost_models.network import Wire, all_reduce_seconds, latency_seconds, occupancy_seconds, wire_seconds
+from placement.evaluation.averages import AverageCost
 from placement.evaluation.group import GroupProblem, ServerLink
-from placement.evaluation.loads import exchanges_of, home, reduction_of, runs_backward, session_classes
+from placement.evaluation.loads import (
+    averaged_bytes,
+    dp_parameters,
+    exchanges_of,
+    home,
+    reduction_of,
+    runs_backward,
+    session_classes,
+)
 from placement.plan import DP, Tag
 from problem.graph import Kind, Operator
 
@@ -73,6 +82,8 @@ def stall_seconds(problem: GroupProblem, tags: Mapping[str, Tag]) -> float:
     """Return what foreground synchronisation adds to a step, averaged over threads: thread 0 stops every gap steps."""
     if problem.sync is None or problem.groups == 1 or problem.sync.mode != "foreground":
         return 0.0
+    if problem.average is not None:
+        return _average_seconds(problem, tags, problem.average) / problem.steps_per_exchange
     costs, longest = problem.costs, 0.0
     together = problem.groups if problem.sync.averages else 1  # requests that a server answers at once
     for node, exchanges in enumerate(exchanges_of(problem, tags)):
@@ -86,6 +97,23 @@ def stall_seconds(problem: GroupProblem, tags: Mapping[str, Tag]) -> float:
                 seconds += sum(wire_seconds(problem.nodes[node], server, one) for one in (there.bytes, back.bytes))
         longest = max(longest, seconds)
     return longest / problem.steps_per_exchange
+
+
+def _average_seconds(problem: GroupProblem, tags: Mapping[str, Tag], cost: AverageCost) -> float:
+    """Return the seconds of an average of the slowest node: 2 (G - 1) chunks in a row, then what ranks pass on."""
+    ranks, shared, longest = problem.ranks, dp_parameters(problem, tags).bytes, 0.0
+    for index, size in enumerate(averaged_bytes(problem, tags)):
+        node, passes = problem.nodes[index], index < ranks and ranks > 1 and shared
+        core = cost.ring.seconds(size) + (cost.passed_on.seconds(shared) if passes else 0.0)
+        seconds = problem.slowdown[index] * core
+        if size and any(problem.abroad(index)):
+            chunk = size / problem.groups
+            seconds += 2 * (problem.groups - 1) * (node.latency_seconds + chunk / node.nic_bytes_per_second)
+        if passes and not problem.one_host:
+            sent = cost.passed_on.sent_per_byte * shared
+            seconds += node.latency_seconds + sent / node.nic_bytes_per_second
+        longest = max(longest, seconds)
+    return longest
 
 
 class Session:

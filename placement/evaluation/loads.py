@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from cost_models.costs import PhaseCost
 from cost_models.memory import in_flight_bytes, parameter_bytes, resident_bytes
 from cost_models.network import Reduction, Wire, on_one_host
+from placement.evaluation.averages import AverageCost
 from placement.evaluation.group import GroupProblem, ServerLink
 from placement.plan import DP, Tag
 from problem.graph import FLOAT_BYTES, Kind, Operator
@@ -273,6 +274,9 @@ def _add_sync(total: Tally, tags: Mapping[str, Tag]) -> None:
     if problem.groups == 1 or problem.sync is None:
         return
     often = 1.0 / problem.steps_per_exchange
+    if problem.average is not None:
+        _add_average(total, tags, problem.average, often)
+        return
     for node, exchanges in enumerate(exchanges_of(problem, tags)):
         for server, exchange in enumerate(exchanges):
             if exchange.bytes:
@@ -284,6 +288,37 @@ def _add_sync(total: Tally, tags: Mapping[str, Tag]) -> None:
     for op, server in problem.sync_server_of.items():
         at = total.index[problem.sync_servers[server].name]
         total.memory[at] += problem.model.graph[op].parameters * FLOAT_BYTES
+
+
+def _add_average(total: Tally, tags: Mapping[str, Tag], cost: AverageCost, often: float) -> None:
+    """Book the averages of all groups, spread likewise."""
+    problem, passed = total.problem, cost.passed_on
+    for node, size in enumerate(averaged_bytes(problem, tags)):
+        if size:
+            total.core["sync"][node] += often * cost.ring.seconds(size)
+            total.messages[node] += often * cost.ring.messages
+            there, back = problem.abroad(node)
+            total.tx[node] += there * often * cost.ring.sent_per_byte * size
+            total.rx[node] += back * often * cost.ring.sent_per_byte * size
+            total.memory[node] += cost.ring.held_per_byte * size
+    shared = dp_parameters(problem, tags).bytes
+    hosts = [node.host for node in problem.nodes[: problem.ranks]]
+    for rank in range(problem.ranks if shared and problem.ranks > 1 else 0):
+        outside = (problem.ranks - hosts.count(hosts[rank])) / (problem.ranks - 1)
+        total.core["sync"][rank] += often * passed.seconds(shared)
+        total.messages[rank] += often * passed.messages
+        total.tx[rank] += outside * often * passed.sent_per_byte * shared
+        total.rx[rank] += outside * often * passed.sent_per_byte * shared
+
+
+def averaged_bytes(problem: GroupProblem, tags: Mapping[str, Tag]) -> list[float]:
+    """Return the bytes that each node averages with the other groups: its MP operators, and 1 / R of the DP operators."""
+    part = dp_parameters(problem, tags).bytes / problem.ranks
+    found = [part if node < problem.ranks else 0.0 for node in range(problem.size)]
+    for op in problem.model.graph:
+        if op.parameters and tags[op.name] != DP:
+            found[int(tags[op.name])] += parameter_bytes(op)
+    return found
 
 
 def _add_exchange(total: Tally, node: int, server: int, exchange: Exchange, often: float) -> None:

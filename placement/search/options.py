@@ -46,7 +46,8 @@ class SolveOptions:
     max_elp : int or None
         Most samples in flight: batch * hogwild * ranks * groups.
     servers, sync_servers : int or None
-        Number of embedding and of sync servers (None: chosen).
+        Number of embedding and of sync servers (None: chosen; no sync servers for ``ma`` and ``bmuf``, whose groups then
+        average among themselves).
     pins : Mapping of str to Tag
         Tags of operators, components or patterns.
     forbids : tuple of (str, Tag or str)
@@ -110,6 +111,11 @@ class SolveOptions:
     guard: Guard | None = None
 
     @property
+    def ring(self) -> bool:
+        """Whether several groups average among themselves, without sync servers."""
+        return self.sync_algorithm in {"ma", "bmuf"} and not self.sync_servers
+
+    @property
     def most_groups(self) -> int:
         """Most groups."""
         return self.max_replicas or MAX_REPLICAS
@@ -171,7 +177,10 @@ def offers_of(model: Model, options: SolveOptions) -> dict[str, tuple[str, ...]]
         When a codec is asked for that the exchanges of the sync algorithm cannot have.
     """
     chosen, algorithm = options.codecs.get(EXCHANGE, "fp32"), options.sync_algorithm
+    if options.ring and chosen != "fp32":
+        raise BadInput("options", f"codec of {EXCHANGE}", chosen, f"with {algorithm} without sync servers: fp32")
     if not exchange_takes(algorithm, chosen):
         allowed = "dct-dp:KEEP[:EVERY]" if algorithm == "push" else "codecs that send every element"
         raise BadInput("options", f"codec of {EXCHANGE}", chosen, f"with {algorithm}: {allowed}")
-    return options.guard.offers(model, algorithm=algorithm, decided=options.codecs) if options.guard else {}
+    decided = {EXCHANGE: chosen, **options.codecs} if options.ring else options.codecs
+    return options.guard.offers(model, algorithm=algorithm, decided=decided) if options.guard else {}

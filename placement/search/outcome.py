@@ -12,7 +12,7 @@ from cost_models.costs import CostTable
 from placement.deadline import Deadline, Phase
 from placement.errors import NothingFound, PlacementError
 from placement.evaluation.evaluate import Evaluation, evaluate_timed, evaluation_of
-from placement.evaluation.group import GroupProblem, server_links
+from placement.evaluation.group import GroupProblem, near_neighbours, server_links
 from placement.plan import Plan, Shard, Tag
 from placement.result import BaselineValue, CurvePoint, PointStatus
 from placement.search.diagnose import no_fit
@@ -145,8 +145,8 @@ def distinct(problems: tuple[GroupProblem, ...]) -> Kinds:
     for problem in problems:
         hosts = {node.host: i for i, node in reversed(list(enumerate(problem.nodes)))}
         kind = tuple(replace(node, name="", host=str(hosts[node.host])) for node in problem.nodes)
-        first, count = found.get(kind, (problem, 0))
-        found[kind] = (first, count + 1)
+        first, count = found.get((kind, problem.near), (problem, 0))
+        found[kind, problem.near] = (first, count + 1)
     return list(found.values())
 
 
@@ -197,8 +197,9 @@ def problems_of(
             shape.sync_servers,
             options.codecs,
             forbids=forbids,
+            near=near_neighbours(shape.groups, number) if not shape.sync_servers else (),
         )
-        for group in shape.groups
+        for number, group in enumerate(shape.groups)
     )
 
 

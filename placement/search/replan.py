@@ -90,6 +90,7 @@ class Previous:
             all(known.get(node.name) == node for node in used)
             and all(want in (None, had) for want, had in wanted)
             and len(plan.groups) <= options.most_groups
+            and (len(plan.groups) == 1 or plan.ring == options.ring)
             and (options.batch or plan.batch) * (options.hogwild or plan.hogwild) * plan.ranks * len(plan.groups)
             <= (options.max_elp or float("inf"))
             and not broken(plan, options, rules)

@@ -190,15 +190,17 @@ class Shapes:
             yield from self._with_sync(chosen, (), self.trainers)
 
     def _sync_counts(self) -> tuple[int, ...]:
-        """No sync server (one group), or as many as asked for, or a few: more are tried only where one binds."""
+        """No sync server (one group, or a ring), or as many as asked for, or a few: more are tried only where one binds."""
         if self.options.sync_servers is not None:
             return (0, self.options.sync_servers) if self.options.sync_servers else (0,)
+        if self.options.ring:
+            return (0,)
         most = sum(1 for op in self.model.graph if op.parameters)
         return tuple(n for n in (0, 1, 2, 4) if n <= max(1, most))
 
     def _with_sync(self, servers: tuple[Node, ...], sync: tuple[Node, ...], trainers: list[Node]) -> Iterator[Shape]:
         for size in self._sizes(len(trainers)):
-            for ranks, groups in self._forms(size, len(trainers), one=not sync):
+            for ranks, groups in self._forms(size, len(trainers), one=not (sync or self.options.ring)):
                 if groups >= (2 if sync else 1):
                     members = tuple(tuple(trainers[g * size : (g + 1) * size]) for g in range(groups))
                     yield Shape(size, members, servers, sync, ranks)

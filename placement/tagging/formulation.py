@@ -41,7 +41,8 @@ Constraints
     (10) ``_bandwidth``   memory traffic over bandwidth <= Z
     (11) ``_nics``        bytes sent over NIC rate <= Z, bytes received over NIC rate <= Z, separately
     (12) ``_memory``      resident + H (buffers of a session) <= memory
-    (13) ``_exchange``    a node exchanges with a sync server if it holds an operator whose centre is there
+    (13) ``ExchangeTerms`` (``exchange_terms``): a node exchanges with a sync server, or averages with the same node of other
+                          groups, if it holds an operator that is exchanged there
     (14) ``LatencyModel`` (``latency_model``): lower bound of the critical path <= H Z
 
 Numbers. Every coefficient is divided by the best known step, multiplied by ``scale`` and rounded DOWN, and one that is
@@ -63,6 +64,7 @@ from ortools.sat.python import cp_model
 
 from placement.evaluation.loads import Tally, fixed_tally, server_seconds
 from placement.plan import DP, Tag
+from placement.tagging.exchange_terms import ExchangeTerms
 from placement.tagging.latency_model import LatencyModel
 from placement.tagging.net_variables import NetVariables
 from placement.tagging.nets import RANK, Contracted
@@ -125,6 +127,7 @@ class Formulation:
         self._order_nodes()
         self.nets = [NetVariables(self, net, index) for index, net in enumerate(self.data.nets)]
         self.has_dp = self._has_dp()
+        self.exchange = ExchangeTerms(self)
         self._memory()
         if objective:
             self._loads()
@@ -212,7 +215,7 @@ class Formulation:
 
     def _loads(self) -> None:
         """(9)-(11): each resource of each row takes at most Z."""
-        fixed, exchange = fixed_tally(self.problem), self._exchange()
+        fixed, exchange = fixed_tally(self.problem), self.exchange.cores()
         self.model.add(self.z >= self.units(server_seconds(fixed))).with_name("(9)-(11) servers")
         for row in self.rows:
             self._cores(row, fixed, exchange)
@@ -256,68 +259,8 @@ class Formulation:
                     terms += [(size / rate, count) for size, count in net.nic_terms(row, name)]
                 if row.rank and self.ranks > 1:
                     terms += [(w.reduced.sent / rate, self.dp[i]) for i, w in enumerate(self.data.work)]
-            terms += self._exchange_bytes(row, name, inside, rate)
+            terms += self.exchange.nic(row, name, inside, rate)
             self.model.add(self.scaled(terms) <= self.z).with_name(f"(11) {name} {row.node}")
-
-    # ---- synchronisation between groups
-
-    def _exchange(self) -> dict[int, list[Term]]:
-        """(13) Core-seconds of the exchanges by node; which servers a node talks to follows from what it holds."""
-        problem, costs = self.problem, self.problem.costs
-        if problem.groups == 1 or problem.sync is None:
-            return {}
-        often = 1 / problem.steps_per_exchange
-        ends = costs.message.send_seconds + costs.message.receive_seconds
-        each = [work.exchange_seconds(costs) for work in self.data.work]
-        found: dict[int, list[Term]] = {}
-        for row in self.rows:
-            terms = [(often * seconds, expression) for seconds, expression in self._exchanged(row, each)]
-            terms += [(often * ends, talks) for talks in self._talks(row)]
-            found[row.node] = terms + self._passed_on(row, often)
-        return found
-
-    def _exchanged(self, row: Row, of: Sequence[float]) -> list[Term]:
-        """A quantity of the items that a node exchanges: its MP items, and on node 0 the DP items."""
-        terms: list[Term] = [(of[i], self.is_on(i, row.node)) for i in range(len(of))]
-        return terms + ([(of[i], self.dp[i]) for i in range(len(of))] if row.node == 0 else [])
-
-    def _talks(self, row: Row) -> list[Expr]:
-        """Whether a node exchanges with each sync server."""
-        found: list[Expr] = []
-        for server in range(len(self.problem.sync_servers)):
-            talks = self.model.new_bool_var(f"talks[{row.node},{server}]")
-            for i, item in enumerate(self.data.items):
-                if any(self.problem.sync_server_of.get(op) == server for op in item.ops):
-                    held = self.is_on(i, row.node) + (self.dp[i] if row.node == 0 else 0)
-                    self.model.add(talks >= held).with_name(f"(13) exchange {item.name},{row.node},{server}")
-            found.append(talks)
-        return found
-
-    def _passed_on(self, row: Row, often: float) -> list[Term]:
-        """Core-seconds of passing the DP difference from node 0 to the other ranks."""
-        message = self.problem.costs.message
-        if not row.rank or self.ranks == 1:
-            return []
-        if row.node == 0:
-            times, fixed = often * (self.ranks - 1), message.send_seconds
-            each = [work.parameters.sending(message.unfixed) for work in self.data.work]
-        else:
-            times, fixed, adding = often, message.receive_seconds, self.problem.costs.sum_seconds_per_byte
-            each = [w.parameters.receiving(message.unfixed) + adding * w.parameter_bytes for w in self.data.work]
-        return [(times * fixed, self.has_dp), *((times * own, self.dp[i]) for i, own in enumerate(each))]
-
-    def _exchange_bytes(self, row: Row, way: str, inside: bool, rate: float) -> list[Term]:
-        """Seconds on the NIC of exchanges with sync servers on other hosts, and of the difference passed on."""
-        problem = self.problem
-        if problem.groups == 1 or problem.sync is None:
-            return []
-        often = 1 / problem.steps_per_exchange / rate
-        abroad = all(server.host != problem.nodes[row.node].host for server in problem.sync_servers)
-        moved = [often * (w.pushed if way == "tx" else w.answered).bytes for w in self.data.work]
-        terms = self._exchanged(row, moved) if abroad else []
-        if inside and row.rank and self.ranks > 1 and (row.node == 0) == (way == "tx"):
-            terms += self.dp_terms(often * (self.ranks - 1 if row.node == 0 else 1))
-        return terms
 
     # ---- memory
 
@@ -334,6 +277,7 @@ class Formulation:
                     terms.append((work.resident_bytes + hogwild * (work.session_bytes + reduced), self.dp[i]))
             for net in self.nets:
                 terms += [(hogwild * size, count) for size, count in net.memory_terms(row)]
+            terms += self.exchange.memory(row)
             load = sum(int(size // unit) * expression for size, expression in terms if size)
             had = -(-self.problem.nodes[row.node].memory_bytes // unit)
             self.model.add(load <= had).with_name(f"(12) memory {row.node}")

@@ -213,6 +213,7 @@ class Contracted:
                 index < problem.ranks,
                 node.host if node.host in servers and not problem.one_host else "",
                 index if unique else None,
+                problem.abroad(index),
                 tuple(i for i, tags in forbidden if index in tags),
             )
             classes.setdefault(kind, []).append(index)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from cost_models.costs import MessageCost
 from cost_models.network import Wire
+from placement.evaluation.averages import AverageCost
 from placement.evaluation.group import GroupProblem
 from placement.evaluation.loads import fixed_tally
 from placement.plan import DP, Tag
@@ -298,6 +299,9 @@ def _add_exchanges(contracted: Contracted, size: Array, loads: tuple[Array, Arra
     if problem.groups == 1 or problem.sync is None:
         return
     dp, lead, mp = loads
+    if problem.average is not None:
+        _add_averages(contracted, problem.average, size, (dp, mp), wire=wire)
+        return
     costs, often = problem.costs, 1 / problem.steps_per_exchange
     rest, work = costs.message.unfixed, contracted.work
     pushed = np.array([w.pushed.bytes for w in work], float)
@@ -316,6 +320,20 @@ def _add_exchanges(contracted: Contracted, size: Array, loads: tuple[Array, Arra
         dp[:, RX] += often * size
         lead[:, TX] += often * (problem.ranks - 1) * size
         lead[:, RX] -= often * size
+
+
+def _add_averages(
+    contracted: Contracted, cost: AverageCost, size: Array, loads: tuple[Array, Array], *, wire: bool
+) -> None:
+    """Add what groups average among themselves: by the node of an MP item, a part of a DP item by each rank."""
+    problem, (dp, mp), often = contracted.problem, loads, 1 / contracted.problem.steps_per_exchange
+    ring, passed = cost.ring, cost.passed_on
+    abroad = float(all(all(problem.abroad(node)) for node in range(problem.size)))
+    for rows, part, more in ((mp, 1.0, 0.0), (dp, 1.0 / problem.ranks, 1.0)):
+        rows[:, CORES] += often * (part * ring.seconds_per_byte + more * passed.seconds_per_byte) * size
+        rows[:, MEMORY] += part * ring.held_per_byte * size
+        for way in (TX, RX):
+            rows[:, way] += often * (part * ring.sent_per_byte * abroad + more * wire * passed.sent_per_byte) * size
 
 
 def places_of(contracted: Contracted, tags: Mapping[str, Tag]) -> list[int]:

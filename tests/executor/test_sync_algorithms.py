@@ -198,8 +198,17 @@ def test_a_resumed_run_goes_on_to_the_bit(rule: str, codecs: dict[str, str], tmp
     assert_same_bits(values(whole.dense, whole.tables), values(resumed.dense, resumed.tables))
 
 
-@pytest.mark.parametrize("mode", ["background", "foreground"])
-@pytest.mark.parametrize("rule", ["ma", "bmuf", "push"])
+@pytest.mark.parametrize(
+    ("rule", "mode"),
+    [
+        ("ma", "background"),
+        ("bmuf", "foreground"),
+        ("push", "background"),
+        pytest.param("ma", "foreground", marks=pytest.mark.slow),
+        pytest.param("bmuf", "background", marks=pytest.mark.slow),
+        pytest.param("push", "foreground", marks=pytest.mark.slow),
+    ],
+)
 def test_every_rule_learns(rule: str, mode: Any) -> None:
     """Ranks, MP layers, a row-split table, two sync servers: the loss falls with every rule, in either mode."""
     settings = dict(RULES[rule]) | ({"momentum": 0.3} if rule == "bmuf" else {})

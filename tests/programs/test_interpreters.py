@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import typing
+from dataclasses import replace
 
 import pytest
 
@@ -16,8 +17,8 @@ from executor.pool import read_ahead
 from executor.state import Record, allocate_state
 from executor.transport import SharedMemory
 from executor.wiring import wire
-from placement.plan import Plan
-from programs.instructions import Instruction
+from placement.plan import Plan, Sync
+from programs.instructions import Average, Instruction, SyncStep
 from programs.text import describe
 from programs.timeline import PARTS, part_of
 from programs.transform import transform
@@ -25,13 +26,21 @@ from programs.workers import workers
 from simulator.simulate import simulate
 from tests.programs import plans
 
+PLANS = {
+    "with sync servers": plans.easgd_plan("foreground"),
+    "without": replace(plans.easgd_plan(), sync_servers=(), sync=Sync("foreground", 2, 1.0, "ma")),
+}
 
-@pytest.fixture(scope="module")
-def everything() -> Plan:
-    """A plan whose programs have every instruction of the set."""
-    plan = plans.easgd_plan("foreground")
-    found = {type(i) for worker in workers(transform(plan)) for i in worker.program}
-    assert found == set(typing.get_args(Instruction)), "extend this plan when the instruction set grows"
+
+@pytest.fixture(scope="module", params=PLANS.values(), ids=PLANS.keys())
+def everything(request: pytest.FixtureRequest) -> Plan:
+    """Plans whose programs have every instruction of the set together, each all but the other's exchange."""
+    plan: Plan = request.param
+    found = {name: {type(i) for w in workers(transform(one)) for i in w.program} for name, one in PLANS.items()}
+    every = set(typing.get_args(Instruction))
+    assert set.union(*found.values()) == every, "extend these plans when the instruction set grows"
+    assert every - found["with sync servers"] == {Average}
+    assert every - found["without"] == {SyncStep}
     return plan
 
 

@@ -9,12 +9,26 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 
-from placement.plan import Plan
+from placement.plan import Plan, Sync
 from problem.graph import FLOAT_BYTES, Kind
 from problem.model import Model
-from programs.instructions import AllReduce, Compute, Instruction, Lookup, Place, Reduce, Role, Send, Update
+from programs.exchanges import sync_server_of
+from programs.instructions import (
+    AllReduce,
+    Average,
+    Compute,
+    Instruction,
+    Lookup,
+    Metric,
+    Place,
+    Reduce,
+    Role,
+    Send,
+    SyncStep,
+    Update,
+)
 from programs.text import to_json, to_text
-from programs.transform import Session, backward_order, summation_order, sync_server_of, transform
+from programs.transform import Session, backward_order, summation_order, transform
 from programs.verify import memory_needed, tensor_bytes, verify
 from programs.workers import workers
 from tests.executor.tiny import dlrm, tables
@@ -253,3 +267,21 @@ def test_memory_counts_parameters_state_and_the_tensors_of_a_step() -> None:
     tensors = 2 * 4 * (1 + 3 + 4 + 4 + 5 + 1 + 1 + 4 + 4 + 5 + 1)
     assert needed["g0n0"] == dense + tensors
     assert needed["server0"] == 9 * 4 * 4 + 2 * 4 * (1 + 4 + 4)
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_bug_copies_of_a_node_went_on_while_it_exchanged(servers: int) -> None:
+    """In synchronous mode with two ranks, the copy of an MP operator that serves the other rank began its next step while
+    the first still exchanged the operator's parameters: two runs differed. Now a node's copies meet after the exchange."""
+    sync = Sync("foreground", 2, 1.0, "ma")
+    model, tags = dlrm([3, 8, 4], [], [8, 6, 1]), {"top0": 2, "top1": 1}
+    plan = plans.plan(
+        model, nodes=3, ranks=2, groups=2, sync_servers=servers, tags=tags, sync=sync, synchronous=True, servers=1
+    )
+    ends = {w.name: [type(i) for i in w.program if not isinstance(i, Metric)][-2:] for w in workers(transform(plan))}
+    kind = SyncStep if servers else Average
+    assert ends["g0/n2/serves-n0t0"] == ends["g0/n1/t0"] == [kind, Update]
+    assert ends["g0/n2/serves-n1t0"][-1] == ends["g0/n1/serves-n0t0"][-1] == Update
+    meets = [i for w in workers(transform(plan)) for i in w.program if i == Update(ordered=True)]
+    assert len(meets) == 2 * 4  # two groups of two nodes with two copies each; node 0 has no MP operator
+    verify(transform(plan))

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from placement.errors import DoesNotFit
-from placement.plan import Plan
-from programs.instructions import AllReduce, Compute, Instruction, NextBatch, Place, Program, Recv, Role, Send
+from placement.plan import Plan, Sync
+from programs.instructions import AllReduce, Average, Compute, Instruction, NextBatch, Place, Program, Recv, Role, Send
 from programs.transform import JobPrograms, transform
 from programs.verify import BrokenProgram, memory_needed, verify
 from tests.executor.tiny import dlrm, tables
@@ -200,3 +200,34 @@ def test_memory_grows_with_threads_and_groups() -> None:
     rows, one = 9 * 4 * 4, server_bytes(1, 1)
     assert server_bytes(1, 3) - rows == 3 * (one - rows)
     assert server_bytes(2, 3) - rows == 6 * (one - rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda step: {"pieces": (replace(step.pieces[0], begin=1), *step.pieces[1:])}, "from element 0 on"),
+        (lambda step: {"bytes": step.bytes - 4}, "bytes, and a chunk of them for each group"),
+        (lambda step: {"chunk_bytes": step.chunk_bytes // 2}, "and a chunk of them for each group"),
+        (lambda step: {"taken": ((),)}, "expected to take from n1 what it passes on"),
+    ],
+)
+def test_averages_that_do_not_fit_together_are_named(
+    change: Callable[[Average], dict[str, object]], expected: str
+) -> None:
+    """A part that nobody averages, sizes that are not those of the pieces, a part that is not taken."""
+    plan = plans.plan(dlrm([3, 8, 4], [], [8, 1]), nodes=2, ranks=2, groups=2, sync=Sync(alpha=1.0, algorithm="ma"))
+    job = verify(transform(plan))
+    step = job.shadows[0]
+    assert isinstance(step, Average)
+    fields = change(step)
+    assert expected in refused(replace(job, shadows={**job.shadows, 0: replace(step, **fields)}))
+
+
+def test_an_operator_that_nobody_averages_is_named() -> None:
+    """The last piece of the last rank is left out: its operator is not averaged whole."""
+    plan = plans.plan(dlrm([3, 8, 4], [], [8, 1]), groups=2, sync=Sync(alpha=1.0, algorithm="ma"))
+    job = transform(plan)
+    step = job.shadows[0]
+    assert isinstance(step, Average)
+    less = replace(step, pieces=step.pieces[:-1], bytes=step.bytes - 4 * step.pieces[-1].elements)
+    assert "expected an average of all parameters of 'top1'" in refused(replace(job, shadows={0: less}))

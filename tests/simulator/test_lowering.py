@@ -11,11 +11,13 @@ from cost_models.costs import MessageCost
 from placement.plan import Shard, Sync
 from programs.instructions import (
     AllReduce,
+    Average,
     Compute,
     Instruction,
     Lookup,
     Metric,
     NextBatch,
+    Piece,
     Place,
     Recv,
     Reduce,
@@ -67,6 +69,19 @@ DURATIONS = {
     SyncStep: (
         SyncStep((("layer0",),), (1000,), ("layer0",), 1000, (1,)),
         (2 + 1 + 4) + (3 + 2 + 5) + 4 + (2 + 1 + 4),
+    ),
+    Average: (  # two groups: a chunk round and one back, one addition, the rule twice; a part passed on, one taken
+        Average(
+            (Piece("layer0", 0, 500),),
+            2000,
+            1000,
+            (Piece("layer0", 250, 500),),
+            1000,
+            (1,),
+            ((Piece("layer0", 0, 250),),),
+            (1000,),
+        ),
+        2 * ((2 + 1 + 4) + (3 + 2 + 5)) + 1 + 2 * 4 * 2 + (2 + 1 + 4) + (3 + 2 + 5) + 1,
     ),
 }
 
