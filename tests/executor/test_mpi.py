@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from executor.homes import home_of
 from executor.run import RunOptions, RunResult, run
 from executor.run_mpi import crew_of
-from experiments.launch import launch, mpiexec, result_in
+from experiments.launch import command_of, launch, mpiexec, result_in
 from placement.plan import Plan, Sync
 from programs.transform import transform
 from programs.workers import Worker
@@ -76,6 +77,15 @@ def test_ranks_give_what_processes_give_and_go_on_where_they_stopped(tmp_path: P
     rest = result_in(tmp_path)
     assert rest.first_step == 12
     assert_equal(dataclasses.replace(rest, losses=np.hstack([first.losses, rest.losses])), whole)
+
+
+def test_messages_in_parts_and_coded_ones_arrive_and_channels_end() -> None:
+    """Without arrays, of one part, of several, and as long as their bytes: five of each arrive whole, then the end."""
+    command = command_of("mpi", 2, "tests.executor.mpi_messages")
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=40, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_all_kinds_of_workers_run_as_ranks(tmp_path: Path) -> None:
