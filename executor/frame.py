@@ -21,7 +21,7 @@ Layout = Sequence[tuple[tuple[int, ...], type[np.float32] | type[np.int32] | typ
 
 #: Most bytes of a part, unless one row has more: a second-level cache of 1 MiB holds it while more is written.
 PART_BYTES = 1 << 19
-#: Most parts (but for such rows), each then larger: MPICH takes twice to ten times as long for 100 sends under way.
+#: Most parts (but for such rows), each then larger: MPICH takes twice to ten times as long for 128 sends under way.
 PARTS = 32
 _ALIGNMENT = 8
 #: Bytes of the clock of a message and of its arrival.
