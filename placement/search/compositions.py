@@ -2,25 +2,30 @@
 
 A shape of the search counts machines; on a cluster of unlike machines the same counts can be had in many ways. A few are
 made: servers and trainers taken by speed, NIC or memory, or kinds in turn; groups of like with like, or each the same mix;
-the kinds that are worst left out; and, with fewer ranks than nodes, weak nodes as ranks or as hosts of MP operators. All the
+the kinds that are worst left out; and, with fewer ranks than nodes, weak nodes as ranks or as hosts of MP operators. Where
+demands tell places or kinds apart, kinds are left out and places changed (``arrangements``). All the
 ways that are not made are bounded together, by machines that are the best of the cluster in each resource at once. Knows
 nothing of tags.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate, product, zip_longest
+from itertools import accumulate, chain, islice, product, zip_longest
 
-from cost_models.costs import CostTable
+from cost_models.costs import CostTable, PhaseCost
+from placement.evaluation.group import GroupProblem
+from placement.search.arrangements import arranged, heaviest, least_alone, pools, tells_apart
 from placement.search.bounds import Bounds, shares_machine
 from placement.search.shapes import Shape
+from placement.tagging.candidates import Forbid
+from placement.tagging.nets import Contracted
 from problem.cluster import Node
 
-#: Ways to put the machines of a shape together that are looked at, those with the best bounds.
-MOST = 16
+#: Ways to put the machines of a shape together that are looked at, those with the best bounds; and that are bounded.
+MOST, MOST_BOUNDED = 16, 500
 
 Groups = tuple[tuple[Node, ...], ...]
 Order = Callable[[Node], float]
@@ -45,6 +50,7 @@ class Compositions:
         self.near = len({node.host for node in nodes}) < len(nodes)
         self._ideal = {"trainers": ideal(trainers, self.costs), "hosts": ideal(hosts, self.costs)}
         self._server_seconds: dict[int, float] = {}
+        self._told_apart = tells_apart(bounds.pins, bounds.forbids)
 
     # ---- all at once
 
@@ -161,15 +167,34 @@ class Compositions:
             Gives the numbers of machines, and one way.
         """
         first = self._shape(shape, shape.groups, shape.servers, shape.sync_servers)
-        found = {_signature(first): first}
+        found: dict[object, Shape] = {}
+        for made in (first, *islice(self._made(shape), MOST_BOUNDED)):
+            found.setdefault(_signature(made), made)
+        bounded = [self._bounded_alone(self.bounds.quick(made)) for made in found.values()]
+        return sorted(bounded, key=self.bounds.order)[:MOST]
+
+    def _made(self, shape: Shape) -> Iterator[Shape]:
+        """Ways to choose servers, and to form groups of the rest."""
         for servers, sync in [] if shares_machine(shape) else self._picks(shape):
             taken = {node.name for node in (*servers, *sync)}
             free = [node for node in self.trainers if node.name not in taken]
-            for groups in self._groups(shape, free):
-                made = self._shape(shape, groups, servers, sync)
-                found.setdefault(_signature(made), made)
-        bounded = [self.bounds.quick(made) for made in found.values()]
-        return sorted(bounded, key=self.bounds.order)[:MOST]
+            for groups in chain.from_iterable(self._groups(shape, pool) for pool in pools(free, self.bounds.forbids)):
+                for ordered in arranged(groups, _kind) if self._told_apart else (groups,):
+                    yield self._shape(shape, ordered, servers, sync)
+
+    def _bounded_alone(self, shape: Shape) -> Shape:
+        """The shape with the bound of what is forbidden: an operator takes its time wherever it may be."""
+        if not self.bounds.forbids:
+            return shape
+        work, forbids = self._heaviest
+        return replace(shape, bound_seconds=max(shape.bound_seconds, least_alone(shape, work, forbids, self.costs)))
+
+    @cached_property
+    def _heaviest(self) -> tuple[Mapping[str, PhaseCost], list[Forbid]]:
+        """One batch's work of the item of each operator; what is forbidden, of operators alike in it for the heaviest."""
+        data = Contracted(GroupProblem(self.bounds.model, self.costs, (), self.bounds.batch, pins=self.bounds.pins))
+        work = {op: one.work for item, one in zip(data.items, data.work, strict=True) for op in item.ops}
+        return work, heaviest(self.bounds.forbids, work)
 
     def given(self, shape: Shape) -> Shape:
         """Return the shape with its machines as they are, bounded."""

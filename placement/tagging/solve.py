@@ -27,6 +27,9 @@ from placement.tagging.nets import Contracted
 
 #: Open items above which a group is solved by local search, and how many clusters its baselines place.
 MOST_ITEMS, CLUSTERS = 200, 60
+#: Open items up to which the linear relaxation holds all constraints: without those between Booleans, what presolve leaves of
+#: a tiny group may raise the bound by one unit of 1e-8 a conflict, and conflicts so cheap that no limit of work ends them.
+FEW_ITEMS = 40
 #: Seconds for single moves that are evaluated exactly, at most.
 POLISH_SECONDS = 5.0
 #: Seconds for a placement that fits, where no baseline does and no time is left.
@@ -250,13 +253,14 @@ def _worth_trying(members: tuple[int, ...], used: set[Tag]) -> list[int]:
     return taken + [node for node in members if node not in used][:1]
 
 
-def _solver(limits: Limits, spent: float) -> cp_model.CpSolver:
+def _solver(contracted: Contracted, limits: Limits, spent: float) -> cp_model.CpSolver:
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.catch_sigint_signal = False
     solver.parameters.random_seed = limits.seed
     solver.parameters.max_deterministic_time = max(0.0, limits.deterministic_seconds - spent)
     solver.parameters.max_time_in_seconds = min(3600.0, max(0.0, limits.deadline.left))
+    solver.parameters.linearization_level = 2 if len(contracted.free) <= FEW_ITEMS else 1
     solver.parameters.relative_gap_limit = limits.gap / 2
     return solver
 
@@ -294,7 +298,7 @@ def _first_fit(found: GroupSolution, contracted: Contracted, limits: Limits) -> 
     if limits.deadline.passed:  # the search goes on after its end only for want of any plan
         limits = replace(limits, deadline=limits.deadline.no_sooner(LAST_CALL))
     for _ in range(limits.rounds):
-        solver = _solver(limits, 0.0)
+        solver = _solver(contracted, limits, 0.0)
         status, found.interrupted = _run(solver, form.model, limits.deadline)
         if status == cp_model.INFEASIBLE:
             found.bound_seconds = float("inf")
@@ -314,7 +318,7 @@ def _prove(found: GroupSolution, contracted: Contracted, limits: Limits) -> None
         form, spent = Formulation(contracted, min(found.seconds, limits.enough_seconds)), 0.0
     for _ in range(limits.rounds):
         form.hint(found.tags or {})
-        solver = _solver(limits, spent)
+        solver = _solver(contracted, limits, spent)
         status, found.interrupted = _run(solver, form.model, limits.deadline)
         spent += solver.response_proto.deterministic_time
         if not _learn(found, contracted, form, solver, status, limits) or found.ends(limits):

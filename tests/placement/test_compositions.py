@@ -192,13 +192,26 @@ def test_what_is_forbidden_is_compared_with_exhaustive_search() -> None:
     assert sum(ratio < 1 - 1e-6 for ratio in ratios) <= 1
 
 
+@pytest.mark.parametrize("seed", [71, 123, 127, 163])
+def test_bug_forbidden_kinds_and_places_left_ways_untried(seed: int) -> None:
+    """Groups without a kind, or with another machine at a place, are best where those are forbidden: it found 33 to 99 %."""
+    assert _compare(range(seed, seed + 1), _forbidding) == [pytest.approx(1.0, rel=1e-6)]
+
+
+@pytest.mark.timeout(60)
+def test_bug_the_solver_raised_its_bound_by_one_unit_a_conflict() -> None:
+    """Four layers on two machines kept the solver busy until the time limit, 67 % of the best; limits of work did not end it."""
+    assert _compare(range(53, 54), _forbidding) == [pytest.approx(1.0, rel=1e-6)]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_what_is_forbidden_is_compared_with_exhaustive_search_on_many() -> None:
-    """The same on 200: equal on at least 95 of 100."""
+    """The same on 200: equal on at least 99 of 100."""
     ratios = _compare(range(200), _forbidding)
     assert len(ratios) >= 100
-    assert sum(ratio > 1 - 1e-6 for ratio in ratios) >= 0.95 * len(ratios)
+    assert sum(ratio > 1 - 1e-6 for ratio in ratios) >= 0.99 * len(ratios)
+    assert min(ratios) > 0.9
 
 
 def _evaluation(own: float, served: float) -> Evaluation:
