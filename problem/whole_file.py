@@ -38,8 +38,16 @@ def check_parent(path: str | Path) -> None:
     folder = Path(path).parent
     if not folder.is_dir():
         raise BadInput(path, "folder", str(folder), "an existing folder to write into")
-    if not os.access(folder, os.W_OK):
-        raise BadInput(path, "folder", str(folder), "a folder that may be written to")
+    _check_writable(path, folder)
+
+
+def _check_writable(path: str | Path, folder: Path) -> None:
+    """Refuse a folder that no file can be made in; permissions do not tell (``/proc``, a full disk), a file does."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        raise BadInput(path, "folder", str(folder), "a folder that may be written to") from None
 
 
 def made_folder(path: str | Path) -> Path:
@@ -55,8 +63,7 @@ def made_folder(path: str | Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         raise BadInput(path, "folder", str(path), "a folder, or a place where one can be made") from None
-    if not os.access(folder, os.W_OK):
-        raise BadInput(path, "folder", str(path), "a folder that may be written to")
+    _check_writable(path, folder)
     return folder
 
 

@@ -14,6 +14,8 @@ from problem.units import format_throughput
 from problem.whole_file import check_target
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from placement.plan import Tag
     from placement.result import BaselineValue, PlacementResult
     from placement.search.guard import Guard
@@ -145,9 +147,7 @@ def command(
     )
     costs_for = read_costs(costs, loaded, foreign_costs)
     with progress("solving") as news:
-        result = solve(loaded, machines, costs_for, options, lambda best, bound: news(_standing(best, bound)))
-    for assumption in result.assumptions:
-        say(f"assumed: {assumption}")
+        result = solve(loaded, machines, costs_for, options, _News(news))
     if out is not None:
         save_plan(out, result, costs_for(result.plan.batch, result.plan.groups[0][0]))
     emit(as_json, result.as_dict(), lambda: to_text(result))
@@ -155,10 +155,25 @@ def command(
         raise KeyboardInterrupt("interrupted; the best plan so far is kept")
 
 
-def _standing(best: float, bound: float) -> str:
-    """Say how far a search is."""
-    gap = f", gap {100 * (bound - best) / bound:.2f} %" if 0 < bound < float("inf") else ""
-    return f"{best:,.0f} samples/s, bound {bound:,.0f}{gap}"
+class _News:
+    """Says what is assumed, and how far a search is.
+
+    Parameters
+    ----------
+    tell : callable
+        Shows a line until the next one.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.tell = tell
+
+    def assumed(self, sentences: tuple[str, ...]) -> None:
+        for sentence in sentences:
+            say(f"assumed: {sentence}")
+
+    def standing(self, best: float, bound: float) -> None:
+        gap = f", gap {100 * (bound - best) / bound:.2f} %" if 0 < bound < float("inf") else ""
+        self.tell(f"{best:,.0f} samples/s, bound {bound:,.0f}{gap}")
 
 
 def _group_size(text: str) -> int | None:

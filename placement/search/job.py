@@ -10,7 +10,6 @@ On unlike machines a shape is first bounded for every way to put its machines to
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from cost_models.sources import CostsFor, cost_source
@@ -29,7 +28,7 @@ from placement.search.demands import checked, resolved
 from placement.search.guard import allowed_codecs
 from placement.search.input_order import ordered_cluster, ordered_model, ordered_plan
 from placement.search.judging import Judge
-from placement.search.options import SolveOptions, default_threads, limits_of, offers_of
+from placement.search.options import News, SolveOptions, default_threads, limits_of, offers_of
 from placement.search.outcome import Kinds, Outcome, Solved, assumptions, coded, distinct, no_plan, plan_of, problems_of
 from placement.search.replan import Previous
 from placement.search.shapes import Shape, Shapes, usable
@@ -46,11 +45,8 @@ from problem.model import Model
 
 #: Shapes are solved with effort 1; while the gap is open, the most promising again with four times that, up to this much.
 MOST_EFFORT = 16
-#: Shares of the time: of what is left, for one sharding; of all, after which the first plan is sought in a hurry, and for
-#: judging a shape of each size.
+#: Shares of the time left: for one sharding, before the first plan is sought in a hurry, for judging a shape of each size.
 SHARDING, HURRY, SAMPLES = 0.7, 0.5, 0.5
-#: Is told the samples per second of the best plan, and those that no plan exceeds.
-News = Callable[[float, float], None]
 
 
 def solve(
@@ -73,8 +69,8 @@ def solve(
         Gives the cost table for a batch size on a machine (None: the roofline); asked once, for the fastest trainer.
     options : SolveOptions, optional
         What the user decided.
-    news : callable, optional
-        Is told the samples per second of the best plan, and the bound, whenever a shape has been looked at.
+    news : News, optional
+        Is told what is assumed before the search, and how it stands whenever a shape has been looked at.
     deadline : Deadline, optional
         When to end, or with the first plan after that; default: the time limit of the options from now.
 
@@ -95,23 +91,21 @@ def solve(
     options, costs_for = options or SolveOptions(), costs_for or cost_source(model)
     options = replace(options, warm_start=ordered_plan(options.warm_start))
     end, of, on = deadline or Deadline.after(options.time_limit_seconds), ordered_model(model), ordered_cluster(cluster)
-    found = answered(lambda wanted, until: _Search(of, on, costs_for, wanted, until, news).run(), options, end)
-    return found if of is model else replace(found, plan=replace(found.plan, model=model))
+
+    def search(wanted: SolveOptions, until: Deadline) -> PlacementResult:
+        return _Search(of, on, costs_for, wanted, until).run(news if wanted is options else None)
+
+    found = answered(search, options, end)
+    return replace(found, plan=replace(found.plan, model=replace(model, graph=of.graph)))
 
 
 class _Search:
     """One search."""
 
     def __init__(
-        self,
-        model: Model,
-        cluster: Cluster,
-        costs_for: CostsFor,
-        options: SolveOptions,
-        deadline: Deadline,
-        news: News | None = None,
+        self, model: Model, cluster: Cluster, costs_for: CostsFor, options: SolveOptions, deadline: Deadline
     ) -> None:
-        self.model, self.began, self.news = model, deadline.clock(), news
+        self.model, self.began = model, deadline.clock()
         self.deadline = replace(deadline, reserved=[])
         self.hurry = self.deadline.share(HURRY)
         self.options, self.rules = resolved(model, cluster, options)
@@ -153,10 +147,14 @@ class _Search:
         self.refused: list[PlacementError] = []
         self.best: Solved | None = None
         self.interrupted = False
+        self.assumed = (*assumptions(self.options, self.hogwild), *self.costs.notes)
         self.judge = Judge(self.batch, self.previous, options.movement_seconds_per_byte, self.deadline)
 
-    def run(self) -> PlacementResult:
+    def run(self, news: News | None = None) -> PlacementResult:
         """Return the best plan, once the bound of the next shape meets it."""
+        self.news = news
+        if news:
+            news.assumed(self.assumed)
         self._resume()
         self.waiting = Waiting(self.shapes.all(), self.bounds, self.compositions, self.deadline)
         self._sample()
@@ -183,7 +181,9 @@ class _Search:
         """Say how good the best plan is and what is still possible."""
         if self.news and self.best:
             rest = self.waiting.rates(1)
-            self.news(self.best.value, Outcome(self.solved, rest, self.best.value, 0.0, self.waiting.unlike).bound)
+            self.news.standing(
+                self.best.value, Outcome(self.solved, rest, self.best.value, 0.0, self.waiting.unlike).bound
+            )
 
     def _resume(self) -> None:
         """Take the earlier plan as it stands for the best one so far, if it still fits and is still allowed."""
@@ -394,7 +394,7 @@ class _Search:
             curve=outcome.curve,
             baselines=outcome.baselines,
             evaluation=evaluation,
-            assumptions=(*assumptions(self.options, self.hogwild), *self.costs.notes),
+            assumptions=self.assumed,
             interrupted=self.interrupted,
             moved_bytes=best.moved if self.previous else None,
         )

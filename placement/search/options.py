@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from placement.codecs import EXCHANGE, exchange_takes
 from placement.deadline import Deadline
@@ -27,6 +27,16 @@ THREADS_PER_CORE = 1.2
 MAX_REPLICAS = 15
 #: Elastic rate times the number of groups (Zhang, Choromanska, LeCun, NIPS 2015: beta = p alpha = 0.9).
 EASGD_BETA = 0.9
+
+
+class News(Protocol):
+    """Listens to a search."""
+
+    def assumed(self, sentences: tuple[str, ...]) -> None:
+        """Hear what is assumed where the user did not decide it, before the search."""
+
+    def standing(self, best: float, bound: float) -> None:
+        """Hear the samples per second of the best plan so far, and those that no plan exceeds."""
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from placement.tagging.nets import Contracted
 
 #: Open items above which a group is solved by local search, and how many clusters its baselines place.
 MOST_ITEMS, CLUSTERS = 200, 60
-#: Open items up to which the linear relaxation holds all constraints: without those between Booleans, what presolve leaves of
-#: a tiny group may raise the bound by one unit of 1e-8 a conflict, and conflicts so cheap that no limit of work ends them.
+#: Open items up to which the linear relaxation holds all constraints: without those between Booleans, what presolve leaves
+#: of a tiny group may raise the bound by one unit of 1e-8 a conflict, so cheaply that no limit of work ends it.
 FEW_ITEMS = 40
 #: Seconds for single moves that are evaluated exactly, at most.
 POLISH_SECONDS = 5.0

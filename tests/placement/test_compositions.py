@@ -200,7 +200,7 @@ def test_bug_forbidden_kinds_and_places_left_ways_untried(seed: int) -> None:
 
 @pytest.mark.timeout(60)
 def test_bug_the_solver_raised_its_bound_by_one_unit_a_conflict() -> None:
-    """Four layers on two machines kept the solver busy until the time limit, 67 % of the best; limits of work did not end it."""
+    """Four layers on two machines kept the solver busy until the time limit, at 67 % of the best."""
     assert _compare(range(53, 54), _forbidding) == [pytest.approx(1.0, rel=1e-6)]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cost_models.roofline import roofline_costs
-from placement.errors import ConstraintsConflict, DoesNotFit, NothingFound
+from placement.errors import ConstraintsConflict, DoesNotFit, NothingFound, PlacementError
 from placement.evaluation.evaluate import evaluate
 from placement.evaluation.group import GroupProblem
 from placement.explain import explain, problem_of
@@ -318,15 +318,40 @@ def test_explanation_of_unlike_groups_adds_them_up() -> None:
     assert found.evaluation.samples_per_second > 1.05 * result.objective
 
 
+class _Heard:
+    """Remembers news of a search."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+        self.told: list[tuple[float, float]] = []
+
+    def assumed(self, sentences: tuple[str, ...]) -> None:
+        assert not self.told
+        self.sentences.extend(sentences)
+
+    def standing(self, best: float, bound: float) -> None:
+        self.told.append((best, bound))
+
+
 def test_news_of_a_search_end_with_its_result() -> None:
-    """What is told never falls, is never above the bound that is told with it, and ends with the plan's own value."""
-    told: list[tuple[float, float]] = []
+    """Assumptions come first; values never fall, are never above their bound, and end with the plan's own."""
+    heard = _Heard()
     model, cluster = _model(pooling=20.0), Cluster("test", nodes(6))
-    result = solve(model, cluster, options=QUICK, news=lambda best, bound: told.append((best, bound)))
-    values = [best for best, _ in told]
+    result = solve(model, cluster, options=QUICK, news=heard)
+    told, values = heard.told, [best for best, _ in heard.told]
+    assert tuple(heard.sentences) == result.assumptions
     assert values == sorted(values)
     assert all(best <= bound for best, bound in told)
     assert told[-1] == (result.objective, pytest.approx(result.bound))
+
+
+def test_assumptions_are_told_once_where_nothing_fits() -> None:
+    """Before the search, and not again by the searches that find out which demands are to blame."""
+    heard = _Heard()
+    with pytest.raises(PlacementError):
+        solve(_model(), Cluster("test", nodes(3, memory_bytes=1000)), options=replace(QUICK, group_size=1), news=heard)
+    assert len(heard.sentences) == len(set(heard.sentences)) > 0
+    assert not heard.told
 
 
 def test_two_groups_have_sync_servers_and_the_easgd_rate() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from problem.errors import BadInput
-from problem.whole_file import whole_file
+from problem.whole_file import check_target, made_folder, whole_file
 
 
 @pytest.mark.parametrize("name", ["folder", "nowhere/file"])
@@ -33,3 +35,12 @@ def test_a_file_takes_its_name_when_it_is_whole(tmp_path):
         fail()
     assert path.read_text() == "first"
     assert [one.name for one in tmp_path.iterdir()] == ["x.json"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no /proc here")
+def test_bug_a_folder_that_takes_no_files_was_found_after_the_work():
+    """Nobody can make a file in /proc, whatever its permissions: one line before any work, not an error number after it."""
+    with pytest.raises(BadInput, match="may be written to"):
+        check_target("/proc/plan.json")
+    with pytest.raises(BadInput, match="may be written to"):
+        made_folder("/proc/self")
