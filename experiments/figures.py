@@ -24,7 +24,7 @@ from experiments import questions
 from experiments.literature import literature_rows, literature_text
 from experiments.paced import paced_rows
 from experiments.plots import COLOURS, MARKERS, counted, legend_above, plain_log
-from experiments.quality import conditions, drawing, exchanges, replicas, tables, thresholds
+from experiments.quality import conditions, drawing, exchanges, length, replicas, tables, thresholds
 from experiments.quality.on_file import CriteoFile, criteo_source
 from experiments.quality.study import USUAL, Effort
 from experiments.quality.verdicts import verdict_text
@@ -336,6 +336,15 @@ FIGURES: Mapping[str, FigureInfo] = {
             conditions.conditions,
             drawing.draw_conditions,
             height=6.0,
+            trains=True,
+        ),
+        FigureInfo(
+            "dct-mp-length",
+            str(length.mp_length.__doc__),
+            25,
+            length.mp_length,
+            drawing.draw_length,
+            height=5.4,
             trains=True,
         ),
         FigureInfo(

@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter
 
 from experiments.plots import COLOURS, MARKERS
 from experiments.quality.published import ACTIVATION_THRESHOLD, GRADIENT_THRESHOLD, LAPLACE_KEPT
+from experiments.quality.verdicts import HARMLESS
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -85,6 +86,25 @@ def draw_conditions(rows: Rows, axis: Axes) -> None:
         fontsize=8,
     )
     axis.set(ylabel="change of the loss, % (positive: worse)", xlabel="what is compressed (DCT-MP; control: bf16)")
+    _zero(axis)
+
+
+def draw_length(rows: Rows, axis: Axes) -> None:
+    """Change of the loss against the length of the run, a line for each cell; tasks apart by line and fill."""
+    tasks, names = (list(dict.fromkeys(row[key] for row in rows)) for key in ("task", "cell"))
+    for number, (task, cell) in enumerate(dict.fromkeys((row["task"], row["cell"]) for row in rows)):
+        mine = [row for row in rows if (row["task"], row["cell"]) == (task, cell)]
+        first, position = task == tasks[0], names.index(cell)
+        style: dict[str, Any] = {"marker": MARKERS[position], "color": COLOURS[position], "linewidth": 1.2}
+        style |= {"linestyle": "-" if first else ":", "fillstyle": "full" if first else "none"}
+        at = [(1 + 0.02 * number) * row["steps"] for row in mine]
+        label = cell if first else f"{cell}, {task}"
+        axis.errorbar(at, [row["change"] for row in mine], _errors(mine), capsize=3, label=label, **style)
+    axis.axhspan(-HARMLESS, HARMLESS, color="lightgrey", alpha=0.6, label=f"within {HARMLESS:g} %")
+    lengths = sorted({row["steps"] for row in rows})
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axis.set(xlabel="steps (128 samples each)", ylabel="change of the loss, % (positive: worse)")
     _zero(axis)
 
 

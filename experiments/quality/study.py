@@ -33,10 +33,8 @@ from problem.whole_file import whole_file
 Watch = Callable[[str], None]
 Result = TypeVar("Result")
 
-#: Parts of a run whose progressive quality is kept.
+#: Parts of a run whose progressive quality is kept, unless a study has others; a multiple of four.
 WINDOWS = 8
-#: Windows that count: the last quarter.
-LAST = 2
 #: Parts of the held-out samples whose losses are kept, each by itself.
 PARTS = 32
 #: Two-sided confidence of every interval.
@@ -54,7 +52,7 @@ class Trained:
     seed : int
         Its seed.
     windows : tuple of float
-        Progressive NE of each eighth of the run.
+        Progressive NE of each of :data:`WINDOWS` parts of the run, or as many as its study asks for.
     held_out, held_out_plain : float
         NE on held-out samples after the last step: with the cell's cuts compressed as in training, and without.
     wire : float
@@ -74,7 +72,7 @@ class Trained:
     @property
     def progressive(self) -> float:
         """NE of the last quarter."""
-        return float(np.mean(self.windows[-LAST:]))
+        return float(np.mean(self.windows[-(len(self.windows) // 4) :]))
 
 
 @dataclass(frozen=True)
@@ -137,8 +135,8 @@ class Study:
     run: Callable[[Source, Cell, Clicks, int], Trained] | None = None
 
 
-def run_cell(source: Source, cell: Cell, data: Clicks, seed: int) -> Trained:
-    """Train one cell on the batches of a seed."""
+def run_cell(source: Source, cell: Cell, data: Clicks, seed: int, *, windows: int = WINDOWS) -> Trained:
+    """Train one cell on the batches of a seed; its progress is kept in so many windows."""
     trainer = Trainer(source.model, cell, source.batch // cell.ranks, seed)
     losses, rates = [], []
     for batch in data.training:
@@ -153,13 +151,13 @@ def run_cell(source: Source, cell: Cell, data: Clicks, seed: int) -> Trained:
         log_loss(coded[part], labels[part]) for part in np.array_split(np.arange(len(labels)), min(PARTS, len(labels)))
     ]
     held_out, held_out_plain = (measure(logits, labels).normalized_entropy for logits in (coded, plain))
-    windows = progress_of(losses, rates)
-    return Trained(cell.name, seed, windows, held_out, held_out_plain, trainer.wire_share, tuple(parts))
+    progress = progress_of(losses, rates, windows)
+    return Trained(cell.name, seed, progress, held_out, held_out_plain, trainer.wire_share, tuple(parts))
 
 
-def progress_of(losses: Sequence[float], rates: Sequence[float]) -> tuple[float, ...]:
-    """Return the normalised entropy of each of :data:`WINDOWS` parts of a run, from losses and shares of clicks by step."""
-    parts = zip(np.array_split(losses, WINDOWS), np.array_split(rates, WINDOWS), strict=True)
+def progress_of(losses: Sequence[float], rates: Sequence[float], windows: int = WINDOWS) -> tuple[float, ...]:
+    """Return the normalised entropy of each window of a run, from losses and shares of clicks by step."""
+    parts = zip(np.array_split(losses, windows), np.array_split(rates, windows), strict=True)
     return tuple(normalized_entropy(float(np.mean(part)), float(np.mean(rate))) for part, rate in parts)
 
 

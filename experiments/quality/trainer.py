@@ -42,11 +42,14 @@ class Cell:
         By edge as in a plan: operators whose consumers are all on another node, ``pooled``, ``push``, ``allreduce``.
     ranks : int
         Data-parallel ranks, which share a step's samples.
+    warm_up : int
+        Steps at the beginning in which cuts and tables' messages are not compressed.
     """
 
     name: str
     codecs: Mapping[str, str] = field(default_factory=dict)
     ranks: int = 1
+    warm_up: int = 0
 
 
 class Trainer:
@@ -73,7 +76,8 @@ class Trainer:
         for rank in range(cell.ranks):
             loops = dict(self._loops(rank, batch))
             trained = (self.ranks[0].parameters, self.ranks[0].tables) if rank else None
-            self.ranks.append(Oracle(model, seed, trained=trained, links=loops))
+            links = {name: _Later(loop, cell.warm_up) for name, loop in loops.items()} if cell.warm_up else loops
+            self.ranks.append(Oracle(model, seed, trained=trained, links=links))
             self.loops.append(loops)
         self._reduce = make_reducer(cell.codecs.get(ALL_REDUCE, "fp32"), cell.ranks, self.ranks[0])
         self._steps = 0
@@ -116,6 +120,23 @@ class Trainer:
             meters.append(self._reduce)
         plain = sum(meter.plain_bytes for meter in meters)
         return sum(meter.bytes for meter in meters) / plain if plain else 1.0
+
+
+class _Later:
+    """A link that lets everything through as it is for the first steps of training."""
+
+    def __init__(self, loop: Loop, steps: int) -> None:
+        self._loop, self._left = loop, steps + 1
+
+    def forward(self, values: Floats) -> Floats:
+        self._left = max(0, self._left - 1)
+        return values if self._left else self._loop.forward(values)
+
+    def backward(self, gradient: Floats) -> Floats:
+        return gradient if self._left else self._loop.backward(gradient)
+
+    def serve(self, values: Floats) -> Floats:
+        return self._loop.serve(values)
 
 
 # ---- gradients of the dense parameters

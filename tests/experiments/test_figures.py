@@ -52,6 +52,12 @@ ROWS = {
         for task in ("reference", "Adagrad")
         for cell in ("bottom cut", "top cut")
     ],
+    "dct-mp-length": [
+        CHANGES[0] | {"task": task, "steps": steps, "cell": cell}
+        for task in ("reference", "paper's layers")
+        for cell in ("one cut", "two cuts")
+        for steps in (500, 1000)
+    ],
     "exchange-codecs": [
         {"codecs": f"exchange={codec}", "wire": wire, "change": 0.1, "low": 0, "high": 0.2}
         for codec, wire in (("bf16", 0.5), ("rowwise4", 0.13))

@@ -13,11 +13,12 @@ from executor.loopback import Loopback
 from executor.oracle import Oracle
 from executor.run import RunOptions, run
 from executor.state import gather
-from experiments.quality.conditions import tasks
+from experiments.quality.conditions import TENTH, Task, tasks
+from experiments.quality.length import LENGTHS, WINDOWS, mp_length, quality_at
 from experiments.quality.published import GRADIENT_THRESHOLD, published_change
 from experiments.quality.replicas import BETA, GAP, SCALINGS, Fleet, Replicas, fleets, steps_of
 from experiments.quality.study import Effort, Trained, change, interval, run_cell
-from experiments.quality.tables import ablation_points, dct_dp_points, dct_mp_points, rows_of
+from experiments.quality.tables import CONTROL, ablation_points, dct_dp_points, dct_mp_points, rows_of
 from experiments.quality.task import BOTTOM_CUT, TOP_CUT, Clicks, Planted, clicks, dlrm, shares
 from experiments.quality.thresholds import cut_probe, gradient_probe, kept_probe, weibull_shape
 from experiments.quality.trainer import Cell, Trainer
@@ -91,6 +92,42 @@ def test_a_cell_reports_windows_quality_and_bytes() -> None:
     assert found.held_out != found.held_out_plain
     assert found.wire == pytest.approx((2 * 26 * 4 + 32) / (2 * 256 * 4), abs=2e-3)
     assert found == run_cell(source, Cell("x", {BOTTOM_CUT: "dct-mp:0.1"}), data, 0)
+
+
+def test_a_warm_up_is_training_without_codecs() -> None:
+    """Two steps without codecs and then with them: to the bit what a model trained for two steps becomes under them."""
+    model, codecs = dlrm(64), {BOTTOM_CUT: "dct-mp:0.1", TOP_CUT: "dct-mp:0.1"}
+    batches = clicks(model, 0, 4).training
+    trainer, plain = Trainer(model, Cell("x", codecs, warm_up=2), 128, 0), Oracle(model, 0)
+    coded = Trainer(model, Cell("x", codecs), 128, 0)
+    for batch in batches[:2]:
+        assert trainer.step([batch]) == plain.step(batch)
+    later = Oracle(model, 0, trained=(plain.parameters, plain.tables), links=coded.loops[0])
+    for batch in batches[2:]:
+        assert trainer.step([batch]) == later.step(batch)
+    assert_same_bits(of_oracle(trainer.oracle), of_oracle(later))
+    assert trainer.wire_share < 0.2
+
+
+def test_a_run_is_read_at_lengths_that_double() -> None:
+    """128 windows whose number is their quality: a run's last quarter is 96 to 127, that of its half 48 to 63, that of the
+    shortest length window 3; eight windows keep their last two."""
+    run = Trained("x", 0, tuple(map(float, range(WINDOWS))), 0.5, 0.5, 1.0)
+    assert [quality_at(run, halvings) for halvings in (0, 1, LENGTHS - 1)] == [111.5, 55.5, 3.0]
+    assert quality_at(run, 0) == run.progressive
+    assert trained("x", 0, 0.7).progressive == 0.7
+
+
+def test_the_length_figure_reads_its_points_off_one_run() -> None:
+    """Two seeds of 128 steps: six lengths of a cell in order; of one that warms up for 40, those whose last quarter is past
+    it."""
+    cells = (TENTH[1], replace(TENTH[1], name="warmed", warm_up=40))
+    small = {"small": Task(dlrm(32), cells, steps=128)}
+    rows = mp_length(lambda news: None, Effort(seeds=2, jobs=1), small)
+    found = {cell.name: [row for row in rows if row["cell"] == cell.name] for cell in (CONTROL, *cells)}
+    assert [row["steps"] for row in found[CONTROL.name]] == [4, 8, 16, 32, 64, 128]
+    assert [row["steps"] for row in found["warmed"]] == [64, 128]
+    assert all(row["low"] < row["change"] < row["high"] for row in rows)
 
 
 def test_samples_are_dealt_to_ranks_without_loss() -> None:
