@@ -9,7 +9,8 @@ through it (``executor.counter``). A dead peer shows as the end of the pipe, pro
 copies of the ends: see :func:`keep_only`.
 
 A received message is read where it lies. Its slot is given back when the next message of the channel is received, so the
-arrays of a step stay valid for the step.
+arrays of a step stay valid for the step. A slot that has come back is used again at once, before the other: it is in the
+caches still, where two in turn would take twice the room.
 """
 
 from __future__ import annotations
@@ -180,10 +181,12 @@ class Channel:
         self._news, self._returned = Counter(), Counter()
         self._slots = [[shared_array(shape, dtype) for shape, dtype in layout] for _ in range(SLOTS)]
         self._copy = copier(layout)
-        # of each slot: the clock of its message, when that comes through the throttle; the clock of who gave it back
-        self._clocks, self._arrivals = self._news.notes[:SLOTS], self._news.notes[SLOTS : 2 * SLOTS]
+        # of the last messages, by number: clock, time when it comes through the throttle, slot; clock of who gave it back
+        notes = self._news.notes
+        self._clocks, self._arrivals, self._places = (notes[SLOTS * i : SLOTS * (i + 1)] for i in range(3))
         self._clocks_back = self._returned.notes[:SLOTS]
         self._sent = self._received = 0
+        self._slot = 0  # that of the last message sent
 
     @property
     def bytes(self) -> int:
@@ -198,17 +201,21 @@ class Channel:
         PeerGone
             The receiver has ended, and both slots are in use or it had gone to sleep.
         """
-        slot, link = self._sent % SLOTS, self.link
-        if self._sent >= SLOTS:
-            self._returned.wait(self._sent - SLOTS + 1, progress, self._looks)
-            clock.meet(self._clocks_back[slot])
-        unused = self._copy(self._slots[slot], arrays)
+        sent, link = self._sent, self.link
+        at = sent % SLOTS
+        if sent >= SLOTS:
+            self._returned.wait(sent - SLOTS + 1, progress, self._looks)
+            clock.meet(self._clocks_back[at])
+        if self._returned.count < sent:  # the last message's slot has not come back, so the other has
+            self._slot = 1 - self._slot
+        unused = self._copy(self._slots[self._slot], arrays)
         clock.stamp()
-        self._clocks[slot] = clock.now + link.seconds - unused * link.seconds_per_byte
+        self._clocks[at] = clock.now + link.seconds - unused * link.seconds_per_byte
+        self._places[at] = self._slot
         if link.throttle is not None:
-            self._arrivals[slot] = link.depart(unused)
-        self._sent += 1
-        self._news.tell(self._sent)
+            self._arrivals[at] = link.depart(unused)
+        self._sent = sent + 1
+        self._news.tell(sent + 1)
 
     def receive(self, clock: Clock, progress: Progress) -> list[Array]:
         """Wait for the next message and return its arrays, valid until the next call.
@@ -218,15 +225,16 @@ class Channel:
         PeerGone
             The sender has ended without sending it.
         """
-        slot = self._received % SLOTS
-        if self._received:
+        received = self._received
+        at = received % SLOTS
+        if received:
             self._give_back(clock.now)
-        self._news.wait(self._received + 1, progress, self._looks)
-        clock.meet(self._clocks[slot])
+        self._news.wait(received + 1, progress, self._looks)
+        clock.meet(self._clocks[at])
         if self.link.throttle is not None:
-            self.link.arrive(self._arrivals[slot], progress)
-        self._received += 1
-        return self._slots[slot]
+            self.link.arrive(self._arrivals[at], progress)
+        self._received = received + 1
+        return self._slots[int(self._places[at])]
 
     def _give_back(self, now: float) -> None:
         self._clocks_back[(self._received - 1) % SLOTS] = now

@@ -95,6 +95,26 @@ def test_a_received_message_stays_valid_until_the_next_one_is_received(channel: 
     close(channel)
 
 
+def test_a_slot_that_has_come_back_is_used_again(channel: Channel) -> None:
+    """A receiver that waits before a message is sent keeps the channel in one slot; one that still reads does not."""
+    found: list[np.ndarray] = []
+    for value in range(3):
+        waits = Waits()
+        other = threading.Thread(
+            target=lambda waits=waits: found.append(channel.receive(clock(), waits)[0]), daemon=True
+        )
+        other.start()
+        while not waits.now:
+            pass
+        send(channel, value)
+        other.join(10)
+    send(channel, 3)
+    assert found[2][0] == 2
+    assert len({array.ctypes.data for array in found}) == 1
+    assert channel.receive(clock(), Waits())[0].ctypes.data != found[2].ctypes.data
+    close(channel)
+
+
 def test_a_sender_never_waits_for_its_first_two_messages(channel: Channel) -> None:
     """A step may send before the receiver of the step before has come to its end."""
     waits = Waits()
