@@ -9,7 +9,7 @@ import pytest
 from cost_models.costs import MessageCost
 from placement.plan import Sync
 from programs.transform import transform
-from simulator.conditions import Conditions
+from simulator.conditions import Conditions, NodeLoss
 from simulator.fidelity import Fidelity
 from simulator.folding import UNFOLDED, Folding, strongest
 from simulator.machines import Sharing
@@ -166,3 +166,16 @@ def test_background_averages_cost_no_step_but_where_they_share_the_nic():
     assert found.samples_per_second == pytest.approx(4 * simulated(alone).samples_per_second, rel=1e-9)
     more = simulated(make_plan(large, groups=4, sync=plan.sync), steps=400)
     assert more.average_sync_gap == pytest.approx(ring_seconds(4, 4e6) / STEP, rel=0.05)
+
+
+def test_a_lost_group_is_waited_for_in_the_foreground_only():
+    """A node of one of three groups is lost for 2.5 ms. In the foreground all groups stand still and make steps again; in
+    the background the others train on, and their exchanges wait until it is back."""
+    lost = Conditions(losses=(NodeLoss("g1n0", 1e-3, detect_seconds=5e-4, restart_seconds=2e-3),))
+    stops = make_plan(CHAIN, groups=3, sync=replace(EVERY, gap=5))
+    beside = replace(stops, sync=Sync("background", 4, 1.0, "ma"))
+    first, second = (simulated(plan, steps=100, conditions=lost) for plan in (stops, beside))
+    assert "all 3 groups stood still until 0.0035 s" in first.happened[0]
+    assert "group 1 stood still until 0.0035 s" in second.happened[0]
+    assert simulated(beside, steps=100).average_sync_gap == 4.0
+    assert second.average_sync_gap > 5.0
