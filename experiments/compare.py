@@ -146,6 +146,7 @@ def compare(
     *,
     rounds: int = 5,
     steps: int = 30,
+    seconds: float = 0.0,
     watch: Watch | None = None,
     finished: Callable[[tuple[Comparison, ...]], None] | None = None,
 ) -> tuple[Comparison, ...]:
@@ -156,7 +157,9 @@ def compare(
     plans : sequence of Plan
         What to compare.
     rounds, steps : int
-        Rounds; steps of each run (a fifth of them is warm-up).
+        Rounds; steps of each run (a fifth of them, 20 at most, is warm-up).
+    seconds : float
+        Runs that are predicted to be shorter are given more steps.
     watch : callable, optional
         Told what is going on.
     finished : callable, optional
@@ -174,7 +177,7 @@ def compare(
         costs, outcomes = _Costs(tell, title), []
         for plan in plans:
             tell(f"{title}, running {plan.name}")
-            outcomes.append(_round(plan, costs, steps))
+            outcomes.append(_round(plan, costs, steps, seconds))
         found = tuple(replace(c, rounds=(*c.rounds, outcome)) for c, outcome in zip(found, outcomes, strict=True))
         if finished is not None:
             finished(found)
@@ -215,10 +218,11 @@ def measure_at(model: Model, batch: int) -> Profile:
     return profile.fitted([*model.graph, *model.feature.values()])
 
 
-def _round(plan: Plan, measured: _Costs, steps: int) -> Round:
+def _round(plan: Plan, measured: _Costs, steps: int, seconds: float) -> Round:
     costs, free = measured.of(plan), free_cores()
-    result = run(plan, RunOptions(steps=steps))
     alone = simulate(plan, costs, sharing=Sharing.NONE, variation=measured.variation(plan))
+    steps = max(steps, round(seconds * alone.samples_per_second / plan.elp))
+    result = run(plan, RunOptions(steps=steps))
     shared = simulate(plan, costs, sharing=Sharing.HOST, record=False)
     warmup = min(20, steps // 5)
     tenth = max(1, steps // 10)

@@ -5,10 +5,15 @@ One plan of each model is for calibration, the rule fixed beforehand: with sever
 everything takes longer by one factor, the ratio of predicted to measured of three groups kept together by EASGD; every
 other prediction of a plan with more than one session is divided by it. Plans with one session are taken as predicted.
 Iterations below 2 ms are shown and left out of the summary: there scheduling and system calls are a visible part.
+
+How well plans are ranked is said beside how well the measurement ranks them itself: Kendall's tau of two halves of the
+rounds, mean of all ways to halve them. That is less than what a prediction without fault would reach, because both halves
+err, and each by more than all rounds together; but where it is well below 1, the measurement does not know the order either.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
@@ -28,6 +33,8 @@ from problem.readers import load_model, model_from_spec
 
 #: Iterations shorter than this are shown, not summed up.
 SHORTEST_SECONDS = 2e-3
+#: Runs are at least so long: shorter ones are at the mercy of a single interruption.
+RUN_SECONDS = 0.3
 CALIBRATION = "three groups, EASGD"
 #: Plans of the demo model that :func:`eight_plans` lays side by side, nothing calibrated.
 EIGHT = (
@@ -62,6 +69,8 @@ class ValidationRow:
         ``calibration``, ``held out`` or ``short`` (below 2 ms).
     blame : str
         Part of the step that differs most, with milliseconds predicted and measured; of waiting, what servers did.
+    rounds : tuple of float
+        As measured in each round.
     """
 
     model: str
@@ -74,6 +83,7 @@ class ValidationRow:
     step_seconds: float
     role: str
     blame: str
+    rounds: tuple[float, ...] = ()
 
     @property
     def error(self) -> float:
@@ -93,31 +103,33 @@ class Validation:
         return [abs(row.error) for row in self.rows if row.role == "held out"]
 
     def summary(self) -> dict[str, float]:
-        """Median, 95th percentile and largest error, raw median, and Kendall's tau within models (mean)."""
+        """Median, 95th percentile and largest error, raw median; mean Kendall's tau of models, and of halves of rounds."""
         held = [row for row in self.rows if row.role == "held out"]
+        mappings = [asdict(row) for row in held]
         return {
             "plans": len(held),
             "median_error": median(self.errors),
             "p95_error": float(np.percentile(self.errors, 95)),
             "largest_error": max(self.errors),
             "median_error_uncalibrated": median(abs(r.predicted / r.measured - 1) for r in held),
-            "kendall_tau": float(np.mean(list(taus([asdict(row) for row in held]).values()))),
+            "kendall_tau": _mean(taus(mappings)),
+            "kendall_tau_of_halves": _mean(split_half_taus(mappings)),
         }
 
 
-def validate_predictions(*, rounds: int = 3, steps: int = 30, watch: Callable[[str], None] | None = None) -> Validation:
+def validate_predictions(*, rounds: int = 5, steps: int = 30, watch: Callable[[str], None] | None = None) -> Validation:
     """Compare all plans of all models.
 
     Parameters
     ----------
     rounds, steps : int
-        As in :func:`experiments.compare.compare`.
+        As in :func:`experiments.compare.compare`; runs are :data:`RUN_SECONDS` long at least.
     watch : callable, optional
         Told what is going on.
     """
     rows: list[ValidationRow] = []
     for model in models():
-        found = compare(plans_of(model), rounds=rounds, steps=steps, watch=watch)
+        found = compare(plans_of(model), rounds=rounds, steps=steps, seconds=RUN_SECONDS, watch=watch)
         factor = next(c.ratio for c in found if c.plan.name == CALIBRATION)
         rows += [_row(comparison, factor) for comparison in found]
     return Validation(tuple(rows))
@@ -155,12 +167,37 @@ def misplaced(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[st
 
 def taus(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Kendall's tau of the plans of each model with three or more."""
-    by_model = {row["model"]: [r for r in rows if r["model"] == row["model"]] for row in rows}
     return {
-        model: float(kendalltau([r["calibrated"] for r in mine], [r["measured"] for r in mine]).statistic)
-        for model, mine in by_model.items()
-        if len(mine) > 2
+        model: _tau([r["calibrated"] for r in mine], [r["measured"] for r in mine])
+        for model, mine in _by_model(rows).items()
     }
+
+
+def split_half_taus(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Kendall's tau of the medians of two halves of the rounds, mean of all ways to halve them; of two rounds or more."""
+    found = {}
+    for model, mine in _by_model(rows).items():
+        rates = np.array([row["rounds"] for row in mine])
+        numbers = range(rates.shape[1])
+        halves = [(half, sorted({*numbers} - {*half})) for half in combinations(numbers, len(numbers) // 2) if half]
+        if halves:
+            medians = [[np.median(rates[:, half], axis=1) for half in pair] for pair in halves]
+            found[model] = float(np.mean([_tau(*pair) for pair in medians]))
+    return found
+
+
+def _mean(found: Mapping[str, float]) -> float:
+    return float(np.mean(list(found.values()))) if found else math.nan
+
+
+def _tau(one: Sequence[float], other: Sequence[float]) -> float:
+    return float(kendalltau(one, other).statistic)
+
+
+def _by_model(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Rows of each model with three or more."""
+    found = {row["model"]: [r for r in rows if r["model"] == row["model"]] for row in rows}
+    return {model: mine for model, mine in found.items() if len(mine) > 2}
 
 
 def _ranking(held: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -169,14 +206,21 @@ def _ranking(held: Sequence[Mapping[str, Any]]) -> list[str]:
     if not found:
         return []
     each = ", ".join(f"{model} {tau:.2f}" for model, tau in found.items())
-    lines = [
-        f"Kendall's tau within a model: mean {np.mean(list(found.values())):.2f} ({each}); {len(pairs)} pairs change places"
-    ]
+    lines = [f"Kendall's tau within a model: mean {_mean(found):.2f} ({each}); {len(pairs)} pairs change places"]
+    if halves := split_half_taus(held):
+        each = ", ".join(f"{model} {tau:.2f}" for model, tau in halves.items())
+        lines.append(f"of two halves of the measured rounds: mean {_mean(halves):.2f} ({each})")
     return lines + [
         f"  {faster['model']}: {faster['plan']} ({faster['error']:+.1%}) is {ratio - 1:.1%} faster than {slower['plan']} "
-        f"({slower['error']:+.1%})"
+        f"({slower['error']:+.1%}){_agreement(faster, slower)}"
         for ratio, faster, slower in pairs
     ]
+
+
+def _agreement(faster: Mapping[str, Any], slower: Mapping[str, Any]) -> str:
+    """In how many rounds it was faster; nothing of rows that do not say."""
+    rounds = list(zip(faster["rounds"], slower["rounds"], strict=True))
+    return f", in {sum(a > b for a, b in rounds)} of {len(rounds)} rounds" if rounds else ""
 
 
 def eight_plans(
@@ -230,6 +274,7 @@ def _row(comparison: Comparison, factor: float) -> ValidationRow:
         step_seconds=comparison.step_seconds,
         role="short" if comparison.step_seconds < SHORTEST_SECONDS else role,
         blame=comparison.verdict(),
+        rounds=tuple(each.measured for each in comparison.rounds),
     )
 
 

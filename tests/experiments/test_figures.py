@@ -133,7 +133,7 @@ def test_the_summary_counts_held_out_rows_only() -> None:
     """Calibration rows and short iterations are not summed up; errors are relative to the measurement."""
 
     def row(plan: str, role: str, calibrated: float, measured: float) -> ValidationRow:
-        return ValidationRow("m", plan, 2, 3, calibrated, measured, calibrated, 0.01, role, "")
+        return ValidationRow("m", plan, 2, 3, calibrated, measured, calibrated, 0.01, role, "", (measured,) * 2)
 
     found = Validation(
         (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from experiments.compare import Comparison, Round
-from experiments.validation import EIGHT, eight_plans, eight_text, validation_text
+from experiments.validation import EIGHT, eight_plans, eight_text, split_half_taus, validation_text
 from placement.plan import Plan
 from programs.timeline import PARTS
 from tests.executor.tiny import dlrm, tables
@@ -76,13 +76,14 @@ def test_short_iterations_are_shown_and_summed_up_apart() -> None:
             "calibrated": (1 + error) / step,
             "error": error,
             "blame": "compute 1 > 2 ms",
+            "rounds": rounds,
         }
-        for role, plan, step, error in (
-            ("short", "tiny", 5e-4, 1.15),
-            ("held out", "second", 2e-2, -0.02),
-            ("held out", "third", 2.05e-2, 0.04),
-            ("held out", "fourth", 4e-2, 0.03),
-            ("calibration", "three groups", 2e-2, 0.0),
+        for role, plan, step, error, rounds in (
+            ("short", "tiny", 5e-4, 1.15, (1, 1, 1)),
+            ("held out", "second", 2e-2, -0.02, (50, 49, 48)),
+            ("held out", "third", 2.05e-2, 0.04, (48, 50, 47)),
+            ("held out", "fourth", 4e-2, 0.03, (25, 25, 25)),
+            ("calibration", "three groups", 2e-2, 0.0, (50, 50, 50)),
         )
     ]
     text = validation_text(rows)
@@ -90,4 +91,16 @@ def test_short_iterations_are_shown_and_summed_up_apart() -> None:
     assert "held out: 3 plans, median error 3.0%" in text
     assert "short: 1 plans, median error 115.0%" in text
     assert "mean 0.33 (m 0.33); 1 pairs change places" in text
-    assert text.endswith("m: second (-2.0%) is 2.5% faster than third (+4.0%)")
+    assert text.endswith("m: second (-2.0%) is 2.5% faster than third (+4.0%), in 2 of 3 rounds")
+
+
+def test_halves_of_the_rounds_rank_plans_as_far_as_they_agree() -> None:
+    """Of two rounds, one pair of three changes places; of four, whose halves agree, none; one round has no halves."""
+    plans = ((30.0, 31.0, 30.0, 31.0), (20.0, 9.0, 20.0, 20.0), (10.0, 10.0, 10.0, 10.0))
+
+    def found(count: int) -> dict[str, float]:
+        return split_half_taus([{"model": "m", "rounds": rounds[:count]} for rounds in plans])
+
+    assert found(2) == {"m": pytest.approx(1 / 3)}
+    assert found(4) == {"m": 1.0}
+    assert found(1) == {}
