@@ -133,7 +133,7 @@ class CostTable:
     next_batch_seconds, metric_seconds : float
         Core-seconds of taking a batch and of recording the loss.
     sum_seconds_per_byte : float
-        Core-seconds per byte of adding one float32 buffer to another (all-reduce, partial sums).
+        Core-seconds per byte of adding one float32 buffer to another (all-reduce, partial sums), or of copying one.
     exchange_seconds_per_byte : float
         Core-seconds per byte of the elastic update (EASGD), at the trainer and at the sync server alike.
     kind : str
@@ -142,6 +142,8 @@ class CostTable:
         Core speed of that machine, the reference of :meth:`slowdown`.
     source : str
         Where the numbers come from, for printing.
+    sum_seconds : float
+        Core-seconds of a sum of partial tensors or gradients beside its bytes; those of an all-reduce are in its messages.
     notes : tuple of str
         What the reader of a prediction must know about them.
     """
@@ -158,6 +160,11 @@ class CostTable:
     flops_per_core_second: float = 1.0
     source: str = "given"
     notes: tuple[str, ...] = ()
+    sum_seconds: float = 0.0
+
+    def summing(self, size_bytes: float) -> float:
+        """Core-seconds of adding one partial tensor or gradient of ``size_bytes`` to another."""
+        return self.sum_seconds + self.sum_seconds_per_byte * size_bytes
 
     def slowdown(self, node: Node) -> float:
         """Return by how much a core of ``node`` is slower than the machine that the costs are for (1 = as fast)."""

@@ -88,7 +88,7 @@ class MessagePoint:
     Files that were written before tensors were counted have none: their fit has no part per tensor. ``touched_bytes`` is
     how much memory each end overwrote since the message before, as a step would (``cost_models.memory.step_bytes``): what it
     takes to send one depends most of all on which cache the program itself lies in. ``sum_seconds`` is what it then takes
-    to add what was received to arrays that were touched before that (0: not measured).
+    to add each tensor received to one that was touched before that, one instruction after the other (0: not measured).
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -203,10 +203,12 @@ class Profile:
             receive_seconds_per_byte=beside.receive_seconds_per_byte,
         )
 
-    def summing(self, step_bytes: float, sessions: int = 1) -> float:
-        """Core-seconds per byte of adding what was received; of a file that has them apart from messages, its number."""
+    def summing(self, step_bytes: float, sessions: int = 1) -> tuple[float, float]:
+        """Core-seconds of adding what was received, per byte and beside: as :meth:`message`; of old files their number."""
         fits = self._sum_fits
-        return between(fits, sessions * step_bytes)[0] if fits else self.sum_seconds_per_byte
+        if not fits:
+            return self.sum_seconds_per_byte, 0.0
+        return between(fits, sessions * step_bytes)[0], between(fits, step_bytes)[1]
 
     @cached_property
     def _message_fits(self) -> dict[float, list[float]]:

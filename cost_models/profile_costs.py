@@ -69,6 +69,7 @@ def profile_costs(
     _check_optimizer(profile, model)
     costs, needs_gradient = _Costs(profile, batch), model.graph.needs_gradient
     touched = step_bytes(model, batch)
+    sum_seconds_per_byte, sum_seconds = profile.summing(touched, sessions)
     ops = {op.name: _op_cost(costs, op, needs_gradient[op.name]) for op in model.graph if op.kind is not Kind.LOOKUP}
     tables = {name: _table_cost(costs, feature) for name, feature in model.feature.items()}
     return CostTable(
@@ -78,12 +79,13 @@ def profile_costs(
         message=profile.message(touched, sessions),
         next_batch_seconds=profile.next_batch_seconds(batch * batch_bytes_per_sample(model)),
         metric_seconds=profile.metric_seconds,
-        sum_seconds_per_byte=profile.summing(touched, sessions),
+        sum_seconds_per_byte=sum_seconds_per_byte,
         exchange_seconds_per_byte=profile.exchange_seconds_per_byte,
         kind=profile.machine,
         flops_per_core_second=profile.flops_per_core_second,
         source=f"profile {profile.source} of {profile.machine}, {profile.date}",
         notes=(*foreign, *costs.notes()),
+        sum_seconds=sum_seconds,
     )
 
 

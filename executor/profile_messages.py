@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.profile import MessagePoint
-from executor.arrays import Floats
+from executor.arrays import Floats, add_into
 from executor.clock import Clock, ClockKind
 from executor.frame import Array, Layout
 from executor.state import Record
@@ -148,13 +148,15 @@ class _Receiver:
         taking = clock.used
         cold = self._read(payload, clock)
         warm = self._read(payload, clock)
-        clock.begin()
-        for total, array in zip(self.totals, payload, strict=True):
-            np.add(total, array, out=total)
-        clock.lap()
-        adding = clock.used
+        adding = sum(self._add(total, array, clock) for total, array in zip(self.totals, payload, strict=True))
         self.back.send([], clock, record)
         return taking + max(0.0, cold - warm), adding
+
+    def _add(self, total: Any, array: Any, clock: Clock) -> float:
+        clock.begin()
+        add_into(total, [total, array])
+        clock.lap()
+        return clock.used
 
     def _read(self, payload: Sequence[Array], clock: Clock) -> float:
         clock.begin()

@@ -90,6 +90,7 @@ def stretched(costs: CostTable, factor: float) -> CostTable:
         metric_seconds=costs.metric_seconds * factor,
         sum_seconds_per_byte=costs.sum_seconds_per_byte * factor,
         exchange_seconds_per_byte=costs.exchange_seconds_per_byte * factor,
+        sum_seconds=costs.sum_seconds * factor,
     )
 
 

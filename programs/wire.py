@@ -94,13 +94,13 @@ def exchanged_messages(plan: Plan, ops: Iterable[str]) -> list[tuple[Message, Me
     return [chosen.exchanged(graph[op].parameters, graph[op].width) for op in ops]
 
 
-def summed_bytes(reduce: Reduce) -> float:
-    """Return the bytes that a Reduce goes through, once for each sum or copy."""
+def passes_of(reduce: Reduce) -> float:
+    """Return how often a Reduce goes through its tensor, once for each sum or copy."""
     strips = [strip_of(part) for part in reduce.parts]
     spans = [strip for strip in strips if strip is not None]
     if not spans:
-        return float(reduce.bytes * (len(strips) - 1))
-    return reduce.bytes * passes(spans, max(end for _, end in spans))
+        return len(strips) - 1
+    return passes(spans, max(end for _, end in spans))
 
 
 def coding_seconds(plan: Plan, instruction: Send | Recv) -> float:

@@ -32,7 +32,7 @@ from programs.instructions import (
     Update,
 )
 from programs.reduction import reduction
-from programs.wire import coding_seconds, exchanged_messages, operator_of, summed_bytes
+from programs.wire import coding_seconds, exchanged_messages, operator_of, passes_of
 from programs.workers import Worker
 from simulator.averages import moves
 from simulator.engine import to_ns
@@ -149,7 +149,7 @@ class Lowering:
             case Compute(op=op, phase=phase):
                 return self._phase(worker, costs.ops[op].forward if phase == "forward" else costs.ops[op].backward)
             case Reduce():
-                return self._work(worker, costs.sum_seconds_per_byte * summed_bytes(instruction))
+                return self._work(worker, passes_of(instruction) * costs.summing(instruction.bytes))
             case _:
                 raise NotImplementedError(f"the simulator has no duration for {instruction}")
 

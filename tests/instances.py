@@ -160,7 +160,7 @@ def _random_costs(draw: random.Random, model: Model) -> CostTable:
     }
     message = draw.choice([MessageCost(), MessageCost(1e-6, 1e-10, 2e-6, 2e-10, 3e-7, 5e-7)])
     tables = {table.name: TableCost(PhaseCost(1e-5, 1e3), PhaseCost(1e-5, 1e3)) for table in model.tables}
-    return CostTable(4, ops, tables, message, 1e-6, 1e-6, draw.choice([0.0, 1e-9]), 1e-9, "tiny", 1e9)
+    return CostTable(4, ops, tables, message, 1e-6, 1e-6, draw.choice([0.0, 1e-9]), 1e-9, "tiny", 1e9, sum_seconds=3e-7)
 
 
 def _random_shards(draw: random.Random, model: Model) -> list[Shard]:

@@ -215,7 +215,7 @@ class Session:
                 pooled = self.wires.pooled(self.problem.servers[number])
                 self._spend(self.rank, pooled.receiving(self.costs.message))
         passes = self.problem.split_tables.get(table, 0.0)
-        self._spend(self.rank, passes * self.costs.sum_seconds_per_byte * self.problem.bytes_of(table))
+        self._spend(self.rank, passes * self.costs.summing(self.problem.bytes_of(table)))
 
     def _push_ready(self, op: Operator) -> None:
         """Push the gradients of tables whose last consumer was ``op``, once those of a server are complete."""
@@ -272,7 +272,7 @@ class Session:
             self._take(f"d.{self._first(name)}@{node}", self.wires.message(name, gradient=True), at)
         groups = len(self.users[name])
         if groups > 1:
-            self._spend(at, (groups - 1) * self.costs.sum_seconds_per_byte * self.problem.bytes_of(name))
+            self._spend(at, (groups - 1) * self.costs.summing(self.problem.bytes_of(name)))
 
     def _backward(self, op: Operator) -> None:
         if not runs_backward(self.problem, op):
@@ -290,7 +290,7 @@ class Session:
         self.parts[key] = self.parts.get(key, 0) + 1
         if self.parts[key] < all_parts:
             return
-        self._spend(place, (all_parts - 1) * self.costs.sum_seconds_per_byte * self.problem.bytes_of(source))
+        self._spend(place, (all_parts - 1) * self.costs.summing(self.problem.bytes_of(source)))
         first = self._first(source)
         done = self.parts[f"done {first}", place] = self.parts.get((f"done {first}", place), 0) + 1
         if place != self.home[source] and done == len(self.wires.bundle(source)):

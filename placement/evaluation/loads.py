@@ -161,7 +161,7 @@ def _add_fixed(total: Tally, rank: int, times: int) -> None:
     for link in problem.servers:
         _add_pull(total, link, rank, times)
     for feature, passes in problem.split_tables.items():
-        total.core["compute"][rank] += times * passes * costs.sum_seconds_per_byte * problem.bytes_of(feature)
+        total.core["compute"][rank] += times * passes * costs.summing(problem.bytes_of(feature))
         total.memory[rank] += times * problem.hogwild * problem.bytes_of(feature)
 
 
@@ -188,7 +188,7 @@ def _add_tensor(total: Tally, tags: Mapping[str, Tag], op: Operator, rank: int, 
                 total.memory[source] += times * problem.hogwild * size
         if gradient:
             local = count - 1 if place != source else max(0, count + len(users) - 2)
-            total.core["compute"][place] += times * local * problem.costs.sum_seconds_per_byte * size
+            total.core["compute"][place] += times * local * problem.costs.summing(size)
             total.memory[place] += times * problem.hogwild * local * size
 
 

@@ -209,7 +209,7 @@ class NetVariables:
         net, costs = self.net, self.form.problem.costs
         send, take = message_seconds(costs.message, net.messages, net.there)
         send_back, take_back = message_seconds(costs.message, net.messages, net.back)
-        terms: list[Term] = [(costs.sum_seconds_per_byte * net.bytes, self.add.get(row.node, 0))]
+        terms: list[Term] = [(costs.summing(net.bytes), self.add.get(row.node, 0))]
         if self.cuttable:
             terms.append((take + net.gradient * send_back, self.messages_in(row)))
             terms.append((send + net.gradient * take_back, self.out[row.node]))

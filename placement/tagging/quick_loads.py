@@ -243,7 +243,7 @@ class QuickLoads:
             added = np.zeros_like(added)
         found = np.zeros((len(received), 5, self.size))
         found[:, CORES] = received * (take + back * send_back) + sent * (send + back * take_back)
-        found[:, CORES] += self.problem.costs.sum_seconds_per_byte * net.bytes * added
+        found[:, CORES] += self.problem.costs.summing(net.bytes) * added
         wired = 0.0 if self.problem.one_host or self.problem.hosts_mixed else 1.0
         forward, backward = wired * net.there.bytes, wired * back * net.back.bytes
         found[:, TX], found[:, RX] = forward * sent + backward * received, forward * received + backward * sent

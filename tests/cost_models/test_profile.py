@@ -64,7 +64,11 @@ def measured(subjects: list[Subject], batches: tuple[int, ...] = BATCHES) -> Pro
         measurements=entries,
         messages=tuple(
             MessagePoint(
-                size, 4e-6 + size * 5e-11 + n * 1e-6, 2e-6 + size * 3e-11 + n * 5e-7, n, sum_seconds=size * 2e-10
+                size,
+                4e-6 + size * 5e-11 + n * 1e-6,
+                2e-6 + size * 3e-11 + n * 5e-7,
+                n,
+                sum_seconds=size * 2e-10 + n * 3e-6,
             )
             for size, n in ((1e3, 1), (1e5, 1), (1e5, 16), (1e6, 4))
         ),
@@ -151,7 +155,7 @@ def test_what_a_step_touches_decides_what_messages_and_sums_cost() -> None:
     model = small()
     step = step_bytes(model, 256)
     points = tuple(
-        MessagePoint(size, k * (4e-6 + size * 5e-11), k * 2e-6, 0, k * step, k * size * 2e-10)
+        MessagePoint(size, k * (4e-6 + size * 5e-11), k * 2e-6, 1, k * step, k * (size * 2e-10 + 3e-6))
         for k in (1, 3)
         for size in (1e3, 1e5, 1e6)
     )
@@ -160,7 +164,7 @@ def test_what_a_step_touches_decides_what_messages_and_sums_cost() -> None:
         costs = profile_costs(profile, model, 256, HERE, sessions=sessions)
         assert costs.message.send(2e6, 1) == pytest.approx(4e-6 + factor * 1e-4)
         assert costs.message.receive(2e6, 1) == pytest.approx(2e-6)
-        assert costs.sum_seconds_per_byte == pytest.approx(factor * 2e-10)
+        assert costs.summing(1e5) == pytest.approx(3e-6 + factor * 2e-5)
     assert profile.message(2 * step).send(0, 1) == pytest.approx(8e-6)
     assert profile.message(step / 2) == profile.message(step)
 
@@ -168,7 +172,7 @@ def test_what_a_step_touches_decides_what_messages_and_sums_cost() -> None:
 def test_a_profile_that_has_sums_apart_from_messages() -> None:
     """A file with one number for sums is taken at its word, however much is touched."""
     old = replace(measured(subjects_of(small())), messages=(), sum_seconds_per_byte=3e-10)
-    assert old.summing(1e5) == old.summing(1e9, 4) == 3e-10
+    assert old.summing(1e5) == old.summing(1e9, 4) == (3e-10, 0.0)
 
 
 def test_profiled_messages_and_batches_keep_their_fits() -> None:
@@ -178,7 +182,8 @@ def test_profiled_messages_and_batches_keep_their_fits() -> None:
     assert costs.message.send(2e6, 3) == pytest.approx(4e-6 + 1e-4 + 3e-6)
     assert costs.message.receive(2e6, 3) == pytest.approx(2e-6 + 6e-5 + 1.5e-6)
     assert costs.next_batch_seconds == pytest.approx(1e-6 + 256 * 76 * 1e-10)
-    assert (costs.metric_seconds, costs.sum_seconds_per_byte, costs.exchange_seconds_per_byte) == (1e-6, 2e-10, 6e-10)
+    assert (costs.metric_seconds, costs.exchange_seconds_per_byte) == (1e-6, 6e-10)
+    assert (costs.sum_seconds_per_byte, costs.sum_seconds) == (pytest.approx(2e-10), pytest.approx(3e-6))
     assert (costs.batch, costs.kind) == (256, "machine A")
 
 

@@ -112,7 +112,17 @@ def _dlrm(
     other = TableCost(PhaseCost(2e-4), PhaseCost(5e-4), PhaseCost(6e-5), PhaseCost(7e-5))
     message = MessageCost(1e-5, 1e-8, 2e-5, 3e-8, 3e-6, 4e-6)
     return plan, CostTable(
-        batch, ops, {"t0": table, "t1": table, "f1": other}, message, 1e-5, 2e-5, 5e-8, 1e-8, "tiny", 1e9
+        batch,
+        ops,
+        {"t0": table, "t1": table, "f1": other},
+        message,
+        1e-5,
+        2e-5,
+        5e-8,
+        1e-8,
+        "tiny",
+        1e9,
+        sum_seconds=3e-6,
     )
 
 
@@ -131,7 +141,7 @@ def _busy(plan: Plan, costs: CostTable, program: Program) -> float:
                 strips = Counter(part.split("@")[1] if ":" in part else "0:8" for part in parts)
                 for strip, count in strips.items():
                     begin, end = (int(column) for column in strip.split(":"))
-                    total += max(1, count - 1) * size * (end - begin) / 8 * costs.sum_seconds_per_byte
+                    total += max(1, count - 1) * (end - begin) / 8 * costs.summing(size)
             case Send(bytes=size, tensors=tensors):
                 total += costs.message.send(size, len(tensors)) + coding_seconds(plan, instruction)
             case Recv(bytes=size, tensors=tensors):

@@ -52,6 +52,7 @@ COSTS = make_costs(
     metric_seconds=6e-6,
     sum_seconds_per_byte=1e-9,
     exchange_seconds_per_byte=4e-9,
+    sum_seconds=8e-6,
 )
 SERVER = Place(Role.SERVER, 1)
 
@@ -62,7 +63,7 @@ DURATIONS = {
     Compute: (Compute("layer0", "backward", ("d.table",)), 20),
     Send: (Send("c", SERVER, ("x", "y"), 1000), 2 + 1 + 2 * 4),
     Recv: (Recv("c", SERVER, ("x", "y"), 1000), 3 + 2 + 2 * 5),
-    Reduce: (Reduce("x", ("a", "b", "c"), 1000), 2),
+    Reduce: (Reduce("x", ("a", "b", "c"), 1000), 2 * (1 + 8)),
     AllReduce: (AllReduce(("layer0",), 4000), (2 + 2 + 4) + (3 + 4 + 5) + 2 + (2 + 2 + 4) + (3 + 4 + 5) + 2),
     Update: (Update(("layer0", "layer1")), 10),
     Metric: (Metric(), 6),
