@@ -17,14 +17,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cost_models.routing import ids_bytes
 from cost_models.traffic import batch_bytes_per_sample, distinct_rows
 from problem.graph import FLOAT_BYTES, Kind
 
 if TYPE_CHECKING:
     from problem.graph import Operator
     from problem.model import EmbeddingTable, Model
-
-ID_BYTES = 4  # ids travel as int32: the format of the messages (programs.instructions)
 
 
 def parameter_bytes(op: Operator) -> int:
@@ -48,11 +47,6 @@ def in_flight_bytes(op: Operator, batch: int) -> int:
     if op.kind is Kind.FIXED:
         return 0
     return parameter_bytes(op) + 2 * tensor_bytes(op, batch)
-
-
-def ids_bytes(table: EmbeddingTable, batch: int) -> int:
-    """Bytes of the ids of one table for one batch, int32, and of their weights, float32, if it pools by weight."""
-    return batch * table.request_elements * ID_BYTES
 
 
 def request_tensors(table: EmbeddingTable) -> int:

@@ -29,6 +29,7 @@ from cost_models.constants import (
     TCP_STREAM_BANDWIDTH,
 )
 from cost_models.costs import CostTable, MessageCost, OpCost, PhaseCost, TableCost
+from cost_models.routing import is_routed
 from cost_models.traffic import (
     batch_bytes_per_sample,
     lookup_traffic,
@@ -121,15 +122,18 @@ def _phase_cost(work: Work, batch: int, node: Node) -> PhaseCost:
 def _table_cost(table: EmbeddingTable, batch: int, node: Node) -> TableCost:
     """Cost of a table: memory traffic at the bandwidth of a fused kernel; the few additions never bind.
 
-    A shard without rows in the batch: the slower of its traffic and of looking at the ids, never more than a whole table.
+    A shard without rows in the batch: the slower of its traffic and of looking at the ids that it gets, never more than a
+    whole table.
     """
     seconds_per_byte = dim_penalty(table.dim) / (core_bandwidth(node) * FUSED_KERNEL_BANDWIDTH.value)
+
+    passed_over = 0.0 if is_routed(table, batch) else batch * table.mean_ids
 
     def cost(traffic: float) -> PhaseCost:
         return PhaseCost(traffic * seconds_per_byte + DISPATCH_SECONDS.value, traffic)
 
     def each(traffic: float, whole: PhaseCost) -> PhaseCost:
-        seconds = max(cost(traffic).core_seconds, batch * table.mean_ids * ID_SECONDS.value + DISPATCH_SECONDS.value)
+        seconds = max(cost(traffic).core_seconds, passed_over * ID_SECONDS.value + DISPATCH_SECONDS.value)
         return PhaseCost(min(seconds, whole.core_seconds), traffic)
 
     lookup, update = cost(lookup_traffic(table, batch)), cost(update_traffic(table, batch))

@@ -9,14 +9,13 @@ from __future__ import annotations
 from math import expm1
 from typing import TYPE_CHECKING
 
+from cost_models.routing import ID_BYTES, each_ids_bytes
 from problem.graph import FLOAT_BYTES
 from problem.model import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from problem.graph import Work
     from problem.model import EmbeddingTable, Model
-
-ID_BYTES = 4  # ids travel and are stored as int32
 
 
 def work_traffic(work: Work, batch: int) -> float:
@@ -45,13 +44,15 @@ def update_traffic(table: EmbeddingTable, batch: int) -> float:
 
 
 def shard_lookup_traffic(table: EmbeddingTable, batch: int) -> float:
-    """Bytes of :func:`lookup_traffic` that every row shard moves: all ids (and weights) read, the pooled tensor written."""
-    return float(batch * (table.request_elements * ID_BYTES + table.dim * FLOAT_BYTES))
+    """Bytes of :func:`lookup_traffic` that every row shard moves: the request without ids of its own read, or all ids (and
+    weights) where it gets these (``routing``), and the pooled tensor written.
+    """
+    return float(each_ids_bytes(table, batch) + batch * table.dim * FLOAT_BYTES)
 
 
 def shard_update_traffic(table: EmbeddingTable, batch: int) -> float:
-    """Bytes of :func:`update_traffic` that every row shard moves: all ids (and weights) read."""
-    return float(batch * table.request_elements * ID_BYTES)
+    """Bytes of :func:`update_traffic` that every row shard moves: the request as for a lookup."""
+    return float(each_ids_bytes(table, batch))
 
 
 def distinct_rows(table: EmbeddingTable, batch: int) -> float:

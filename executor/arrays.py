@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,25 @@ from problem.errors import HiertrainError
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
+
+
+class Bags(NamedTuple):
+    """Ids of some of a table's rows, in bags of any length.
+
+    Parameters
+    ----------
+    ids : ndarray of int32, shape (n,)
+        Row numbers in the whole table, bag by bag.
+    offsets : ndarray of int32, shape (B + 1,)
+        Where each bag's ids begin; the last entry is n.
+    counts : ndarray of int32, shape (B,), optional
+        How many ids each bag has in the whole table, of a feature that pools by the mean.
+    """
+
+    ids: Ids
+    offsets: Ids
+    counts: Ids | None = None
+
 
 #: Gives the zeroed, one-dimensional float32 buffer of a given name and number of elements (shared memory, an arena, ...).
 BufferFactory = Callable[[str, int], Floats]

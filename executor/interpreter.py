@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from executor.arrays import Floats, Ids, add_into
+from executor.arrays import Bags, Floats, Ids, add_into
 from executor.averaging import Averager
 from executor.coded import Coders
 from executor.coded_reduce import make_reducer
@@ -26,6 +26,7 @@ from executor.kernels_sparse import pool
 from executor.kernels_update import update_dense
 from executor.parameters import Parameters
 from executor.pushing import Pusher
+from executor.routing import decoder, encoder, routes
 from executor.state import JobState
 from executor.wiring import node_of
 from placement.plan import Plan, Span
@@ -200,7 +201,7 @@ class Interpreter:
 
         return lookup
 
-    def _request(self, feature: str) -> tuple[Ids, Floats | None]:
+    def _request(self, feature: str) -> tuple[Ids | Bags, Floats | None]:
         """Ids of a feature, and their weights if it pools by weight."""
         return self.tensors[f"ids.{feature}"], self.tensors.get(f"weights.{feature}")
 
@@ -253,7 +254,7 @@ class Interpreter:
         end, found = self.end, [self._finder(name) for name in instruction.tensors]
         if not instruction.codec:
             return lambda: end.send(label, [find() for find in found])
-        encode = self.coders.encoder(instruction)
+        encode = encoder(self.plan, instruction) if routes(instruction) else self.coders.encoder(instruction)
         return lambda: end.send(label, encode([np.ascontiguousarray(find()) for find in found], self.step))
 
     def _finder(self, name: str) -> Callable[[], Any]:
@@ -270,7 +271,7 @@ class Interpreter:
         names, tensors, end = instruction.tensors, self.tensors, self.end
         if not instruction.codec:
             return lambda: tensors.update(zip(names, end.receive(label), strict=True))
-        decode = self.coders.decoder(instruction)
+        decode = decoder(self.plan, instruction) if routes(instruction) else self.coders.decoder(instruction)
         return lambda: tensors.update(zip(names, decode(end.receive(label), self.step), strict=True))
 
     def _bind_reduce(self, instruction: Reduce) -> Action:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from executor.arrays import Floats, Ids, UnsupportedModel
+from executor.arrays import Bags, Floats, Ids, UnsupportedModel
 from executor.kernels_sparse import coalesce, scatter, scatter_bags, share_of
 from executor.parameters import TABLE_OPTIMIZERS, TableRows
 
@@ -29,17 +29,17 @@ class Read(NamedTuple):
 
     Parameters
     ----------
-    ids : ndarray of int32, shape (B, L)
+    ids : ndarray of int32, shape (B, L), or Bags
         Rows of the whole table; those outside the range held are left out.
     d_pooled : ndarray of float32, shape (B, width)
         Gradient of the pooled embeddings, in the columns held.
-    weights : ndarray of float32, shape (B, L), optional
+    weights : ndarray of float32, shape of the ids, optional
         Of a feature that pools by weight: factor of each row.
     mean : bool
         Whether the feature pools by the mean.
     """
 
-    ids: Ids
+    ids: Ids | Bags
     d_pooled: Floats
     weights: Floats | None = None
     mean: bool = False

@@ -1,7 +1,8 @@
 """Embedding rows: pooled bags and the transpose of pooling, on any contiguous range of a table's rows.
 
 Ids outside the range contribute nothing, so that several shards of one table can be fed the same ids, and -1 can fill up
-short bags; whether ids lie inside the TABLE is checked where they are read (``data.batch``). Ids that appear several times
+short bags. Ids come as a rectangle, (B, L), or, where a server is sent only those of its rows, as :class:`Bags`; both give
+the same bits. Whether ids lie inside the TABLE is checked where they are read (``data.batch``). Ids that appear again
 in a batch accumulate, in the order in which they appear in the batch, so that results do not vary from run to run.
 
 Pooling (``EmbeddingTable.pooling``): the sum of a bag's rows; their mean, the sum divided by the ids of the bag; or the sum
@@ -22,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from executor import native
-from executor.arrays import Floats, Ids
+from executor.arrays import Bags, Floats, Ids
 
 try:
     from scipy.sparse import _sparsetools
@@ -34,7 +35,7 @@ Places = npt.NDArray[np.int64]
 
 
 def pool(
-    rows: Floats, row_begin: int, ids: Ids, out: Floats, weights: Floats | None = None, *, mean: bool = False
+    rows: Floats, row_begin: int, ids: Ids | Bags, out: Floats, weights: Floats | None = None, *, mean: bool = False
 ) -> None:
     """Write the pooled rows of each bag into ``out``.
 
@@ -44,28 +45,70 @@ def pool(
         Rows ``row_begin`` to ``row_begin + rows`` of a table.
     row_begin : int
         First row held.
-    ids : ndarray of int32, shape (B, L)
+    ids : ndarray of int32, shape (B, L), or Bags
         Row numbers in the whole table; those outside the range count as a row of zeros.
     out : ndarray of float32, shape (B, dim)
         Overwritten.
-    weights : ndarray of float32, shape (B, L), optional
+    weights : ndarray of float32, shape of the ids, optional
         Factor of each row.
     mean : bool
         Divide by the number of ids of the bag, those outside the range (but not -1) included.
     """
     if native.available():
         flat = None if weights is None else np.ascontiguousarray(weights)
-        native.add_bags(rows, row_begin, np.ascontiguousarray(ids), _offsets(*ids.shape), out, flat)
+        native.add_bags(rows, row_begin, *_in_a_row(ids), out, flat)
+    elif isinstance(ids, Bags):
+        local, kept = _local(ids.ids, row_begin, len(rows))
+        given = None if weights is None else _taken(weights, kept)
+        _add_bags(_ends(ids.offsets, kept), _taken(local, kept), rows, out, given)
     else:
         _pool(rows, *_local(ids, row_begin, len(rows)), out, weights)
     if mean:
         out *= share_of(ids)
 
 
-def share_of(ids: Ids) -> Floats:
+def share_of(ids: Ids | Bags) -> Floats:
     """Return 1 / ids of each bag, (B, 1); 1 of an empty one: what pooling by the mean multiplies by. ``ids`` (B, L)."""
-    share: Floats = np.float32(1.0) / np.maximum((ids >= 0).sum(axis=1, keepdims=True), 1).astype(np.float32)
+    if isinstance(ids, Bags):
+        assert ids.counts is not None
+        counts = ids.counts[:, None]
+    else:
+        counts = (ids >= 0).sum(axis=1, keepdims=True)
+    share: Floats = np.float32(1.0) / np.maximum(counts, 1).astype(np.float32)
     return share
+
+
+def chosen(
+    ids: Ids, first: int, count: int, weights: Floats | None = None, *, out: Ids | None = None
+) -> tuple[Bags, Floats | None]:
+    """Return the ids of a range of rows, in their bags and order, and their weights.
+
+    Parameters
+    ----------
+    ids : ndarray of int32, shape (B, L)
+        Row numbers; -1 is of no row.
+    first, count : int
+        The rows.
+    weights : ndarray of float32, shape (B, L), optional
+        Weights of the ids.
+    out : ndarray of int32, shape (B L + B + 1,), optional
+        Memory for offsets and, behind them, ids.
+    """
+    bags = len(ids) + 1
+    out = np.empty(bags + ids.size, np.int32) if out is None else out
+    offsets, places = out[:bags], out[bags:]
+    offsets[0] = 0
+    if native.available():
+        taken = None if weights is None else np.empty(ids.size, np.float32)
+        given = None if weights is None else np.ascontiguousarray(weights)
+        native.choose(np.ascontiguousarray(ids), first, count, places, offsets[1:], given, taken)
+    else:
+        _, kept = _local(ids, first, count)
+        found = _taken(ids, kept)
+        offsets[:], places[: len(found)] = _bags(ids.shape, kept), found
+        taken = None if weights is None else _taken(weights, kept)
+    total = int(offsets[-1])
+    return Bags(places[:total], offsets), None if taken is None else taken[:total]
 
 
 def _pool(rows: Floats, local: Ids, kept: Places | None, out: Floats, weights: Floats | None) -> None:
@@ -83,7 +126,7 @@ def _pool(rows: Floats, local: Ids, kept: Places | None, out: Floats, weights: F
 
 
 def coalesce(
-    ids: Ids, row_begin: int, count: int, d_pooled: Floats, weights: Floats | None = None
+    ids: Ids | Bags, row_begin: int, count: int, d_pooled: Floats, weights: Floats | None = None
 ) -> tuple[Ids, Floats]:
     """Sum the gradients of each row, each times the weight of its id.
 
@@ -91,13 +134,13 @@ def coalesce(
 
     Parameters
     ----------
-    ids : ndarray of int32, shape (B, L)
+    ids : ndarray of int32, shape (B, L), or Bags
         Row numbers in the whole table.
     row_begin, count : int
         Range of rows held; other ids are left out.
     d_pooled : ndarray of float32, shape (B, dim)
         Gradient with respect to the pooled embeddings.
-    weights : ndarray of float32, shape (B, L), optional
+    weights : ndarray of float32, shape of the ids, optional
         Factors; 1 without.
 
     Returns
@@ -107,21 +150,26 @@ def coalesce(
     gradient : ndarray of float32, shape (U, dim)
         Their gradients, summed in the order of the batch.
     """
-    local, kept = _local(ids, row_begin, count)
-    bits = max(1, ids.size - 1).bit_length()
-    keys = (_taken(local, kept).astype(np.int64) << bits) | (np.arange(ids.size) if kept is None else kept)
+    flat, offsets = _in_a_row(ids)
+    local, kept = _local(flat, row_begin, count)
+    bits = max(1, flat.size - 1).bit_length()
+    keys = (_taken(local, kept).astype(np.int64) << bits) | (np.arange(flat.size) if kept is None else kept)
     keys.sort()
     sorted_ids = (keys >> bits).astype(np.int32)
     places = keys & ((1 << bits) - 1)
     starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1)).astype(np.int32)
     gradient = np.empty((len(starts), d_pooled.shape[1]), np.float32)
     ends, factors = np.append(starts, np.int32(len(keys))), None if weights is None else weights.reshape(-1)[places]
-    _add_bags(ends, (places // ids.shape[1]).astype(np.int32), d_pooled, gradient, factors)
+    if isinstance(ids, Bags):
+        bags = np.repeat(np.arange(len(d_pooled), dtype=np.int32), np.diff(offsets))[places]
+    else:
+        bags = (places // ids.shape[1]).astype(np.int32)
+    _add_bags(ends, bags, d_pooled, gradient, factors)
     return sorted_ids[starts], gradient
 
 
 def scatter_bags(
-    rows: Floats, row_begin: int, ids: Ids, source: Floats, factor: float, weights: Floats | None = None
+    rows: Floats, row_begin: int, ids: Ids | Bags, source: Floats, factor: float, weights: Floats | None = None
 ) -> None:
     """Add ``factor`` times the row of each bag to the table's rows that it reads, once for every occurrence of an id.
 
@@ -131,23 +179,24 @@ def scatter_bags(
         Rows ``row_begin`` to ``row_begin + rows`` of a table, changed.
     row_begin : int
         First row held.
-    ids : ndarray of int32, shape (B, L)
+    ids : ndarray of int32, shape (B, L), or Bags
         Row numbers in the whole table; those outside the range are left out.
     source : ndarray of float32, shape (B, width)
         What is added for each bag.
     factor : float
         Multiplies all of it.
-    weights : ndarray of float32, shape (B, L), optional
+    weights : ndarray of float32, shape of the ids, optional
         Factors of single ids.
     """
-    factors = np.full(ids.shape, factor, np.float32)
+    flat, offsets = _in_a_row(ids)
+    factors = np.full(len(flat), factor, np.float32)
     if weights is not None:
-        factors *= weights
+        factors *= weights.reshape(-1)
     if native.available():
-        native.scatter(_offsets(*ids.shape), np.ascontiguousarray(ids), factors, source, rows, row_begin)
+        native.scatter(offsets, flat, factors, source, rows, row_begin)
         return
-    local, kept = _local(ids, row_begin, len(rows))
-    _scatter(_bags(local.shape, kept), _taken(local, kept), _taken(factors, kept), source, rows)
+    local, kept = _local(flat, row_begin, len(rows))
+    _scatter(_ends(offsets, kept), _taken(local, kept), _taken(factors, kept), source, rows)
 
 
 def scatter(touched: Ids, factors: Floats, source: Floats, rows: Floats) -> None:
@@ -155,8 +204,13 @@ def scatter(touched: Ids, factors: Floats, source: Floats, rows: Floats) -> None
     _scatter(_offsets(len(touched), 1), touched, factors, source, rows)
 
 
+def _in_a_row(ids: Ids | Bags) -> tuple[Ids, Ids]:
+    """Return ids one behind the other, (n,), and the offsets of their bags, (B + 1,)."""
+    return (ids.ids, ids.offsets) if isinstance(ids, Bags) else (ids.reshape(-1), _offsets(*ids.shape))
+
+
 def _local(ids: Ids, row_begin: int, count: int) -> tuple[Ids, Places | None]:
-    """Return ids relative to the first row, (B, L), and the places of those in the range (None: all)."""
+    """Return ids relative to the first row, in their shape, and the places of those in the range (None: all)."""
     local = ids - np.int32(row_begin) if row_begin else np.ascontiguousarray(ids)
     inside = local.view(np.uint32) < count
     return local, None if inside.all() else np.flatnonzero(inside)
@@ -169,7 +223,11 @@ def _taken(array: npt.NDArray[Any], kept: Places | None) -> npt.NDArray[Any]:
 
 def _bags(shape: tuple[int, ...], kept: Places | None) -> Ids:
     """Return the offsets of bags, (B + 1,), of which some places are kept; all of them for None."""
-    offsets = _offsets(*shape)
+    return _ends(_offsets(*shape), kept)
+
+
+def _ends(offsets: Ids, kept: Places | None) -> Ids:
+    """Return the offsets of bags, (B + 1,), of whose ids some are kept; all of them for None."""
     return offsets if kept is None else np.searchsorted(kept, offsets).astype(np.int32)
 
 

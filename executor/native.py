@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.arrays import Floats, Ids
-from executor.native_loops import DESCEND, bags, bias, scattering
+from executor.native_loops import DESCEND, bags, bias, choosing, scattering
 
 try:
     from llvmlite import binding as _llvm
@@ -98,6 +98,35 @@ def scatter(offsets: Ids, ids: Ids, factors: Floats, source: Floats, rows: Float
         )
 
 
+def choose(
+    ids: Ids,
+    first: int,
+    count: int,
+    out: Ids,
+    ends: Ids,
+    weights: Floats | None = None,
+    out_weights: Floats | None = None,
+) -> None:
+    """Copy the ids of rows ``first`` to ``first + count``, one bag behind the other, and their weights.
+
+    Parameters
+    ----------
+    ids : ndarray of int32, shape (B, L)
+        Row numbers, C-contiguous.
+    first, count : int
+        The rows.
+    out : ndarray of int32, shape (B L,)
+        The ids at its beginning; overwritten beyond them.
+    ends : ndarray of int32, shape (B,)
+        Where each bag's ids end in ``out``.
+    weights, out_weights : ndarray of float32, shapes (B, L) and (B L,), optional
+        Weights, and where those of the ids that are copied go.
+    """
+    pair = () if weights is None or out_weights is None else (_at(weights), _at(out_weights))
+    kernel = _function("choose weighted" if pair else "choose", 0)
+    kernel(_at(ids), _at(out), _at(ends), *pair, first, count, *ids.shape)
+
+
 def descend(params: Floats, grads: Floats, rate: float) -> None:
     """Params -= rate * grads, both (n,)."""
     _function("descend", 0)(_at(params), _at(grads), len(params), rate)
@@ -135,6 +164,8 @@ def _function(kind: str, width: int) -> Callable[..., None]:
         "pool": (lambda: bags(width, weighted=False), (*(_POINTER,) * 4, *counts)),
         "weighted": (lambda: bags(width, weighted=True), (*(_POINTER,) * 5, *counts)),
         "scatter": (lambda: scattering(width), (*(_POINTER,) * 5, *counts)),
+        "choose": (lambda: choosing(weighted=False), (*(_POINTER,) * 3, *counts[:4])),
+        "choose weighted": (lambda: choosing(weighted=True), (*(_POINTER,) * 5, *counts[:4])),
         "descend": (lambda: DESCEND, (_POINTER, _POINTER, _COUNT, _FLOAT)),
         "bias": (lambda: bias(relu=False), (_POINTER, _POINTER, _COUNT, _COUNT)),
         "relu": (lambda: bias(relu=True), (_POINTER, _POINTER, _COUNT, _COUNT)),

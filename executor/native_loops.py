@@ -248,3 +248,56 @@ done:
   ret void
 }}
 """
+
+
+def choosing(*, weighted: bool) -> str:
+    """Return the loop that copies the ids of a range of rows, and their weights, one bag behind the other.
+
+    Every id is written; what is not held is written over by the next. So there is no branch to be guessed wrong.
+    """
+    arrays = "ptr noalias %ids, ptr noalias %out, ptr noalias %ends"
+    given = "ptr noalias %weights, ptr noalias %out_weights, " if weighted else ""
+    weight = """
+  %w.from = getelementptr float, ptr %weights, i64 %i
+  %w = load float, ptr %w.from
+  %w.to = getelementptr float, ptr %out_weights, i64 %n
+  store float %w, ptr %w.to"""
+    return f"""
+define void @kernel({arrays}, {given}i64 %first_row, i64 %count, i64 %bags, i64 %length) {{
+entry:
+  %none = icmp eq i64 %bags, 0
+  br i1 %none, label %done, label %bag
+bag:
+  %b = phi i64 [0, %entry], [%b.next, %closed]
+  %bag.n = phi i64 [0, %entry], [%n.end, %closed]
+  %first = mul i64 %b, %length
+  %end = add i64 %first, %length
+  %empty = icmp eq i64 %length, 0
+  br i1 %empty, label %closed, label %id
+id:
+  %i = phi i64 [%first, %bag], [%i.next, %id]
+  %n = phi i64 [%bag.n, %bag], [%n.next, %id]
+  %from = getelementptr i32, ptr %ids, i64 %i
+  %row = load i32, ptr %from
+  %to = getelementptr i32, ptr %out, i64 %n
+  store i32 %row, ptr %to{weight if weighted else ""}
+  %wide = sext i32 %row to i64
+  %local = sub i64 %wide, %first_row
+  %held = icmp ult i64 %local, %count
+  %one = zext i1 %held to i64
+  %n.next = add i64 %n, %one
+  %i.next = add i64 %i, 1
+  %over = icmp eq i64 %i.next, %end
+  br i1 %over, label %closed, label %id
+closed:
+  %n.end = phi i64 [%bag.n, %bag], [%n.next, %id]
+  %n.small = trunc i64 %n.end to i32
+  %b.next = add i64 %b, 1
+  %end.slot = getelementptr i32, ptr %ends, i64 %b
+  store i32 %n.small, ptr %end.slot
+  %last = icmp eq i64 %b.next, %bags
+  br i1 %last, label %done, label %bag
+done:
+  ret void
+}}
+"""

@@ -1,10 +1,11 @@
 """What a range of a table's rows takes of the whole table: measured on the tables that a profile's run has left behind.
 
-A shard reads the ids of its rows only, but that is not all that it does: it is called, looks at all ids, and waits for rows
-of which fewer are under way at once. How much of this there is depends on how many of the ids are its own, so a shard that
-half of them fall on is measured (to cut a table in two is commonest), beside the whole table and a shard without ids. What
-every shard takes (``cost_models.costs.TableCost.shard_lookup``) follows by proportion. The three are called in turn outside
-of a step, where caches are warmer, so that only their ratios are used. Knows nothing of operators and messages.
+A shard reads its own rows only, but that is not all that it does: it is called, looks at all ids that it gets (those of its
+rows, or all: ``cost_models.routing``), and waits for rows of which fewer are under way at once. How much of this there is
+depends on how many of the ids are its own, so a shard that half of them fall on is measured (to cut a table in two is
+commonest), beside the whole table and a shard without ids. What every shard takes
+(``cost_models.costs.TableCost.shard_lookup``) follows by proportion. The three are called in turn outside of a step, where
+caches are warmer, so that only their ratios are used. Knows nothing of operators and messages.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from cost_models.profile import Measurement, Phase, signature
+from cost_models.routing import is_routed
+from executor.arrays import Bags, Floats, Ids
 from executor.clock import Clock, ClockKind
 from executor.data.batch import Batch
 from executor.kernels_rows import Read, update_rows
-from executor.kernels_sparse import pool
+from executor.kernels_sparse import chosen, pool
 from executor.loopback import Loopback
 from executor.parameters import TableRows
 from problem.model import Model
@@ -31,7 +34,8 @@ _BATCHES = 32
 #: Turns that come first and do not count.
 _WARMUP = 4
 
-_Action = Callable[[TableRows, Batch], None]
+_Request = tuple[Ids | Bags, Floats | None]
+_Action = Callable[[TableRows, _Request], None]
 
 
 class Ranges(NamedTuple):
@@ -103,29 +107,40 @@ def _actions(model: Model, batch: int) -> tuple[_Action, _Action]:
     pooled = {table.name: np.zeros((batch, table.dim), np.float32) for table in model.tables}
     nothing = {name: np.zeros_like(array) for name, array in pooled.items()}
 
-    def lookup(held: TableRows, batch: Batch) -> None:
-        name, mean = held.table.name, held.table.pooling == "mean"
-        pool(held.rows, held.row_begin, batch.ids[name], pooled[name], batch.weights.get(name), mean=mean)
+    def lookup(held: TableRows, request: _Request) -> None:
+        ids, weights = request
+        pool(held.rows, held.row_begin, ids, pooled[held.table.name], weights, mean=held.table.pooling == "mean")
 
-    def update(held: TableRows, batch: Batch) -> None:
-        name = held.table.name
-        read = Read(batch.ids[name], nothing[name], batch.weights.get(name), held.table.pooling == "mean")
+    def update(held: TableRows, request: _Request) -> None:
+        ids, weights = request
+        read = Read(ids, nothing[held.table.name], weights, held.table.pooling == "mean")
         update_rows(held, [read], model.learning_rate)
 
     return lookup, update
+
+
+def _request(held: TableRows, batch: Batch) -> _Request:
+    """Return ids and weights as a server that holds the rows gets them: all, or those of its rows."""
+    table = held.table
+    ids, weights = batch.ids[table.name], batch.weights.get(table.name)
+    if len(held.rows) == table.rows or not is_routed(table, batch.places):
+        return ids, weights
+    bags, taken = chosen(ids, held.row_begin, len(held.rows), weights)
+    return bags._replace(counts=(ids >= 0).sum(axis=1, dtype=np.int32)), taken
 
 
 def _times(cut: Sequence[Ranges], batches: Sequence[Batch], action: _Action) -> list[tuple[float, float, float]]:
     """Return the median seconds of an action on the three ranges of each table; caches are swept before each range."""
     clock, sweep = Clock(ClockKind.CPU, 0.0), np.zeros(SWEEP_BYTES // 4, np.float32)
     seconds = np.zeros((len(batches) // 2, 3, len(cut)))
-    for turn, which, table in np.ndindex(seconds.shape):
-        if table == 0:
-            sweep += 1.0
-        ranges = cut[table]
-        clock.begin()
-        action((ranges.whole, ranges.part, ranges.none)[which], batches[2 * turn + which % 2])
-        clock.lap()
-        seconds[turn, which, table] = clock.used
+    for turn, which in np.ndindex(*seconds.shape[:2]):
+        held = [(ranges.whole, ranges.part, ranges.none)[which] for ranges in cut]
+        requests = [_request(rows, batches[2 * turn + which % 2]) for rows in held]
+        sweep += 1.0
+        for table, rows in enumerate(held):
+            clock.begin()
+            action(rows, requests[table])
+            clock.lap()
+            seconds[turn, which, table] = clock.used
     typical = np.median(seconds[min(_WARMUP, len(seconds) - 1) :], axis=0)
     return [(float(whole), float(part), float(none)) for whole, part, none in typical.T]

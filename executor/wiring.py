@@ -14,6 +14,7 @@ import numpy as np
 from executor.coded import coded_layouts, room
 from executor.frame import Layout
 from executor.pushing import pull_layout, push_layout
+from executor.routing import request_rooms, routes
 from executor.throttle import Nics
 from executor.transport import Bell, Line, Link, Transport
 from placement.plan import Plan
@@ -126,7 +127,8 @@ def message_layout(job: JobPrograms, send: Send) -> Layout:
     """Arrays of a message of one session's step (``executor.coded`` for those of a coded one)."""
     if not send.codec:
         return [tensor_layout(job, name) for name in send.tensors]
-    return [((len(send.tensors),), np.int32), *(((room(job.plan, send.codec, n),), np.uint8) for n in send.tensors)]
+    rooms = request_rooms(job.plan, send) if routes(send) else [room(job.plan, send.codec, n) for n in send.tensors]
+    return [((len(send.tensors),), np.int32), *(((size,), np.uint8) for size in rooms)]
 
 
 def tensor_layout(job: JobPrograms, name: str) -> tuple[tuple[int, ...], type[np.float32] | type[np.int32]]:

@@ -12,7 +12,8 @@ the set to prove that neither lacks one. An instruction names tensors; what they
 ``x``           output of operator x, (B, width) float32; for a LOOKUP the pooled embedding
 ``x@ps2``       partial sum of pooled rows of feature x, from server 2 (row-wise shards)
 ``x@0:8@ps2``   the same of columns 0 to 8 (column-wise shards)
-``ids.x``       ids of feature x, (B, ids_per_sample) int32, short bags filled up with -1
+``ids.x``       ids of feature x, (B, ids_per_sample) int32, short bags filled up with -1; on a server, maybe those of its
+                rows alone, in bags of any length (codec ``route:`` of the message that brings them)
 ``weights.x``   their weights, (B, ids_per_sample) float32; only of features that pool by weight
 ``d.x``         gradient of the loss with respect to x, complete at this place
 ``d.x <- c``    the part of it that comes from consumer c

@@ -9,7 +9,8 @@ The rules, each from the dossier on net transformation (Caffe2's ``insertCopies`
 2. The gradient of a Recv is a Send and the reverse: each consuming place adds the parts of its own consumers, then
    sends one gradient back. The producer adds its own parts first, then those of the other places, in the order in which
    the backward pass reaches them (:func:`summation_order` tells the oracle the same order).
-3. Requests to the embedding servers leave first; pooled rows are received when the first consumer needs them; the
+3. Requests to the embedding servers leave first, each with all ids of its tables or (``cost_models.routing``) those of the
+   rows that are there; pooled rows are received when the first consumer needs them; the
    gradient for a server leaves as soon as that of its last feature is complete. One message each per server. A server
    gets and gives only the columns that it holds; the rank puts the parts of a pooled tensor together.
 4. DP gradients are all-reduced over the ranks, then every parameter is updated where it lives.
@@ -45,7 +46,7 @@ from programs.instructions import (
     SyncStep,
     Update,
 )
-from programs.wire import gradients_of, message_bytes, request_of, strip_name
+from programs.wire import gradients_of, message_bytes, request_of, route, strip_name
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ class _SessionBuilder:
     def _request(self, server: Place) -> None:
         plan, features = self.plan, self._features(server)
         requests = tuple(name for feature in features for name in request_of(plan.model.feature[feature]))
-        self._message(self.rank, server, "ids", requests)
+        self._message(self.rank, server, "ids", requests, route(plan, server.index))
         reads = [
             (index, self._pooled(feature.name, (shard.span(feature), shard.server)))
             for index, shard in enumerate(plan.shards)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from cost_models.codecs import Message
 from placement.codecs import EXCHANGE, parse_codec
 from placement.plan import Plan, Shard, Span
+from placement.tables.requests import Rows, request_sizes, request_wire, routed_rows
 from placement.tables.shares import passes
 from problem.graph import FLOAT_BYTES
 from problem.model import EmbeddingTable
 from programs.instructions import Recv, Reduce, Send
 
+#: Begins what a request is sent by of which some features have the ids of the server's rows only; then the server.
+ROUTE = "route:"
 _STRIP = re.compile(r"@(\d+):(\d+)(?=@|$)")
 
 
@@ -56,6 +59,16 @@ def request_of(feature: EmbeddingTable) -> tuple[str, ...]:
     return (f"ids.{feature.name}", *weights)
 
 
+def route(plan: Plan, server: int) -> str:
+    """Return what the request to a server is sent by: empty if that has all ids of all its features."""
+    return f"{ROUTE}{server}" if routed_rows(plan.model, plan.batch, plan.server_shards(server)) else ""
+
+
+def rows_asked(plan: Plan, codec: str) -> dict[str, Rows]:
+    """Return, for each feature of which a request has the ids of some rows only, which rows these are."""
+    return routed_rows(plan.model, plan.batch, plan.server_shards(int(codec.removeprefix(ROUTE))))
+
+
 def operator_of(plan: Plan, name: str) -> str:
     """Return the operator whose output, or the gradient of whose output, a tensor is (or is a part of)."""
     graph = plan.model.graph
@@ -85,6 +98,9 @@ def message_bytes(plan: Plan, tensors: Iterable[str], codec: str = "") -> int:
     """Return the bytes of a message; of a codec that leaves elements out, as many as are planned to be kept."""
     if not codec:
         return sum(plan.batch * columns(plan, name) * FLOAT_BYTES for name in tensors)
+    if codec.startswith(ROUTE):
+        asked = rows_asked(plan, codec)
+        return sum(_requested(plan, name, asked) for name in tensors)
     return sum(message.bytes for message in _coded(plan, tensors, codec))
 
 
@@ -107,10 +123,21 @@ def coding_seconds(plan: Plan, instruction: Send | Recv) -> float:
     """Return the core-seconds that a codec takes at this end of a message, on the machine that it was measured on."""
     if not instruction.codec:
         return 0.0
+    if instruction.codec.startswith(ROUTE):
+        asked = rows_asked(plan, instruction.codec)
+        wires = [request_wire(plan.model.feature[name], plan.batch, rows) for name, rows in asked.items()]
+        return sum(w.encode_seconds if isinstance(instruction, Send) else w.decode_seconds for w in wires)
     messages = _coded(plan, instruction.tensors, instruction.codec)
     if isinstance(instruction, Send):
         return sum(message.encode_seconds for message in messages)
     return sum(message.decode_seconds for message in messages)
+
+
+def _requested(plan: Plan, name: str, asked: Mapping[str, Rows]) -> int:
+    """Bytes of a tensor of a request, ids or weights of a feature."""
+    feature = plan.model.feature[name.partition(".")[2]]
+    sizes = request_sizes(feature, plan.batch, asked.get(feature.name))
+    return sizes.ids if is_ids(plan, name) else sizes.weights
 
 
 def _coded(plan: Plan, tensors: Iterable[str], codec: str) -> list[Message]:

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from cost_models.costs import CostTable, PhaseCost
-from cost_models.memory import ids_bytes, pooled_bytes, request_tensors, shard_in_flight_bytes, tensor_bytes
+from cost_models.memory import pooled_bytes, shard_in_flight_bytes, tensor_bytes
 from cost_models.network import Wire
+from cost_models.routing import ids_bytes
 from placement.evaluation.averages import AverageCost
 from placement.evaluation.wires import Wires
 from placement.plan import Shard, Sync, Tag
+from placement.tables.requests import request_wire, routed_rows
 from placement.tables.shares import shard_cost
 from problem.cluster import Node
 from problem.model import Model
@@ -42,6 +44,8 @@ class ServerLink:
         Columns of each part of the answer, a tensor each; codecs go by parts.
     requests : int
         Tensors of the request.
+    choosing_seconds, taking_seconds : float
+        Of a request that has the ids of the server's rows only: core-seconds at either end.
     """
 
     node: Node
@@ -54,11 +58,13 @@ class ServerLink:
     session_bytes: int = 0
     widths: tuple[int, ...] = ()
     requests: int = 0
+    choosing_seconds: float = 0.0
+    taking_seconds: float = 0.0
 
     @property
     def request(self) -> Wire:
         """The request as a message."""
-        return Wire(self.ids_bytes, tensors=self.requests)
+        return Wire(self.ids_bytes, self.choosing_seconds, self.taking_seconds, self.requests)
 
 
 @dataclass(frozen=True)
@@ -261,7 +267,9 @@ def _link(model: Model, batch: int, node: Node, shards: list[Shard], costs: Cost
     names = tuple(dict.fromkeys(feature.name for _, feature in reads))
     parts = {(feature.name, shard.span(feature)): shard.width(feature) for shard, feature in reads}
     held = sum(shard.bytes(model.table[shard.table]) for shard in shards)
-    ids = sum(ids_bytes(model.feature[name], batch) for name in names)
+    asked = routed_rows(model, batch, shards)
+    ids = sum((request_wire(model.feature[name], batch, asked.get(name)) for name in names), Wire())
     pooled = sum(pooled_bytes(model.feature[name], batch, width) for (name, _), width in parts.items())
-    requests = sum(request_tensors(model.feature[name]) for name in names)
-    return ServerLink(node, names, ids, pooled, lookup, update, held, session, tuple(parts.values()), requests)
+    coding = ids.encode_seconds, ids.decode_seconds
+    widths, requests = tuple(parts.values()), int(ids.tensors)
+    return ServerLink(node, names, int(ids.bytes), pooled, lookup, update, held, session, widths, requests, *coding)

@@ -5,10 +5,9 @@ traffic, the servers, and the longest path of the graph. No placement of the sha
 below a plan in hand is never solved.
 
 Equal tables are bounded jointly with their sharding: less work on a server means more cuts (``cuts``), and each cut is
-one more request for every rank, with all ids of a table (and one more whole answer, where columns cannot be cut). A
-sharding with k cuts loads some server with at least v(k) tables' work and
-every rank with k more shards, so the bounds of the leaves (v(k), k) together bound every sharding. Unlike tables are
-bounded jointly with their sharding by the level below which they need more shards (``shard_bounds.ShardCurve``).
+one more request (and one more whole answer, where columns cannot be cut). A sharding with k cuts loads some server with at
+least v(k) tables' work and every rank with k more shards, so the bounds of the leaves (v(k), k) together bound all. Unlike
+tables are bounded jointly with their sharding by the level below which they need more shards (``shard_bounds.ShardCurve``).
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.costs import CostTable, PhaseCost
-from cost_models.memory import ids_bytes, pooled_bytes
+from cost_models.memory import pooled_bytes
+from cost_models.routing import each_ids_bytes, least_ids_bytes
 from placement.evaluation.group import GroupProblem
 from placement.evaluation.loads import runs_backward
 from placement.evaluation.pull_costs import pull_links, pull_terms, unhurried
@@ -101,9 +101,9 @@ class Bounds:
         self._least_pulls: dict[tuple[int, int, int], tuple[int, float, float]] = {}
         self._curves: dict[tuple[float, ...], ShardCurve] = {}
         readers = [model.readers[table.name] for table in model.tables]
-        self._ids, self._pooled = (
+        self._ids, self._more_ids, self._pooled = (
             np.array([sum(size(f, batch) for f in r) for r in readers], np.int64)
-            for size in (ids_bytes, self._pooled_bytes)
+            for size in (least_ids_bytes, each_ids_bytes, self._pooled_bytes)
         )
         self._pulled_whole = int(self._ids.sum()), int(self._pooled.sum())
         self._cut_by_columns = np.array([table.dim >= 2 * UNIT for table in model.tables], bool)
@@ -197,7 +197,9 @@ class Bounds:
         table, step = self.model.tables[0], len(shape.groups) * shape.ranks
         fullest = -(-(len(self.model.tables) + int(cuts)) // len(shape.servers))
         whole = fullest if table.dim < 2 * UNIT else len(self.model.tables) / len(shape.servers)
-        arriving = ids_bytes(table, self.batch) * fullest + self._pooled_bytes(table, self.batch) * whole
+        more = int(self._more_ids[0])
+        spread = (self._pulled_whole[0] + cuts * more) / len(shape.servers)
+        arriving = max(more * fullest, spread) + self._pooled_bytes(table, self.batch) * whole
         rate = float("inf") if self.local else max(node.nic_bytes_per_second for node in shape.servers)
         return max(self._group_seconds(shape, int(cuts)), step * arriving / rate)
 
@@ -294,7 +296,7 @@ class Bounds:
         fastest = state.rates.max(axis=0)
         key = tuple(fastest.tolist())
         if key not in self._curves:
-            self._curves[key] = ShardCurve(self._needs, fastest, self._ids, MOST_SHARDS)
+            self._curves[key] = ShardCurve(self._needs, fastest, self._more_ids, MOST_SHARDS)
         return self._curves[key]
 
     def pulls(self, shape: Shape, cuts: int, more_ids_bytes: int = 0) -> tuple[float, float]:
@@ -335,11 +337,11 @@ class Bounds:
         )
 
     def _pull(self, shape: Shape, cuts: int, more_ids_bytes: int = 0) -> Pull:
-        """Every shard takes all ids of its table; pooled rows come once if columns may be cut, else with every shard."""
-        (parts, ids, pooled), more = self._pulled_at_least(shape), 1 + cuts / max(1, len(self.model.tables))
-        ids = max(ids, more * self._pulled_whole[0] + more_ids_bytes)
+        """Every shard takes all ids of its table, or its own; pooled rows come once, or with every shard of few columns."""
+        (parts, ids, pooled), more = self._pulled_at_least(shape), cuts / max(1, len(self.model.tables))
+        ids = max(ids, self._pulled_whole[0] + more * int(self._more_ids.sum()) + more_ids_bytes)
         if self.equal_tables and self.model.tables[0].dim < 2 * UNIT:
-            pooled = max(pooled, more * self._pulled_whole[1])
+            pooled = max(pooled, (1 + more) * self._pulled_whole[1])
         shards = max(parts, len(self.model.tables) + cuts)
         count = max(1, min(len(shape.servers), shards)) if self.all_used or not shape.servers else 1
         return count, int(ids), int(pooled)
@@ -351,7 +353,8 @@ class Bounds:
         if key not in self._least_pulls:
             parts = self._parts(shape)
             pooled = np.where(self._cut_by_columns, 1, parts) @ self._pooled
-            self._least_pulls[key] = int(parts.sum()), float(parts @ self._ids), float(pooled)
+            ids = self._ids.sum() + (parts - 1) @ self._more_ids
+            self._least_pulls[key] = int(parts.sum()), float(ids), float(pooled)
         return self._least_pulls[key]
 
     # ---- what was proven

@@ -1,13 +1,15 @@
 """Bounds of table sharding: seconds that the busiest server needs at least, however tables are cut and placed.
 
-Work and memory traffic may be spread perfectly; what every shard asks for by itself may not: to take and look at all ids
-of its table and, unless columns may be cut, the whole pooled tensor. Knows nothing of how shardings are found.
+Work and memory traffic may be spread perfectly, and ids where each shard gets its own; what every shard asks for by itself
+may not: all ids of its table, or what leads its own, and, unless columns may be cut, the whole pooled tensor. Knows nothing
+of how shardings are found.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from placement.plan import Shard
 from placement.tables.pieces import UNIT, whole_piece
 from placement.tables.shard_state import Floats, Ints, Sharding
 from placement.tables.table_rules import confined
@@ -27,11 +29,11 @@ class TableNeeds:
 
     def __init__(self, state: Sharding) -> None:
         tables = state.model.tables
-        self.row_splits, self.whole = state.row_splits, state.whole()
+        self.row_splits, self.whole = state.row_splits, least(state)
         self.in_strips = np.array([state.columns and table.dim >= 2 * UNIT for table in tables], bool)
         widths = [0 if strips else table.dim for table, strips in zip(tables, self.in_strips, strict=True)]
-        least = [state.each(table.name, width) for table, width in zip(tables, widths, strict=True)]
-        self.each = np.array(least).reshape(-1, 4) if state.row_splits else self.whole
+        each = [state.each(table.name, width, routed=True) for table, width in zip(tables, widths, strict=True)]
+        self.each = np.array(each).reshape(-1, 4) if state.row_splits else self.whole
         self.session = np.array([state.session_bytes(t, w) for t, w in zip(tables, widths, strict=True)], float)
         self.row = np.array([table.bytes_per_row for table in tables], float)
         self.rows = np.array([table.rows for table in tables], float)
@@ -52,8 +54,19 @@ class TableNeeds:
         return np.asarray(np.maximum(1.0, np.where(self.in_strips, strips, np.ceil(self.rows / rows))))
 
 
+def least(state: Sharding) -> Floats:
+    """Return (table, 4) what each table asks for at least, its ids sent to shards alone or all at once."""
+    if not state.row_splits:
+        return state.whole()
+    alone = [
+        state.work(Shard(table.name, 0, 0, table.rows), routed=True) + state.each(table.name, table.dim, routed=True)
+        for table in state.model.tables
+    ]
+    return np.asarray(np.minimum(state.whole(), np.array(alone).reshape(-1, 4)))
+
+
 class ShardCurve:
-    """How many shards tables need, and the ids that come with them, at each level of the servers' load.
+    """How many shards tables need, and the bytes of requests that come with them, at each level of the servers' load.
 
     A shard costs its server ``each`` and a share of the rest, so below the level each + share / n a table needs more than
     n shards, on as many servers. All these levels, sorted, with the sums of ids beside them, answer for every level and
@@ -66,7 +79,7 @@ class ShardCurve:
     fastest : (4,) array
         Rates of the fastest server.
     ids_bytes : (table,) array of int
-        Bytes of ids of one batch, which come with every shard.
+        Bytes of a request of one batch that come with every further shard.
     servers : int
         Most servers there are.
     """
@@ -124,9 +137,10 @@ def _ruled_seconds(state: Sharding) -> list[float]:
         if server is not None and server < len(state.nodes):
             pinned[server] += state.demand(whole_piece(table[name]))
     together = [sum(state.demand(whole_piece(table[n])) for n in unit) / fastest for unit in state.rules.together]
+    lowest = dict(zip(table, least(state), strict=True)) if state.rules.forbidden else {}
     here = confined(state.rules, state.nodes) if state.rules.forbidden else {}
     left = [
-        sum(state.demand(whole_piece(table[n])) for n in names) / state.rates[~np.array(barred)].sum(axis=0)
+        sum(lowest[n] for n in names) / state.rates[~np.array(barred)].sum(axis=0)
         for barred, names in here.items()
         if not all(barred)
     ]

@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.costs import CostTable
-from cost_models.memory import ids_bytes, pooled_bytes, request_tensors, shard_in_flight_bytes
+from cost_models.memory import pooled_bytes, request_tensors, shard_in_flight_bytes
+from cost_models.routing import TAKE_SECONDS, each_ids_bytes, ids_bytes, is_routed, routed_sizes
 from placement.errors import DoesNotFit
 from placement.plan import Shard
 from placement.tables.pieces import UNIT, Piece, whole_piece
-from placement.tables.shares import shard_cost
+from placement.tables.shares import row_share, shard_cost
 from placement.tables.table_rules import TableRules, check_room
 from problem.cluster import Node
 from problem.model import EmbeddingTable, Model
@@ -89,26 +90,37 @@ class Sharding:
 
     # ---- what a piece asks for
 
-    def work(self, shard: Shard) -> Floats:
-        """Return (4,) what shards share out: lookups and updates of a shard's rows, for all features of its table."""
+    def work(self, shard: Shard, *, routed: bool | None = None) -> Floats:
+        """Return (4,) what shards share out: lookups and updates of a shard's rows, for all features of its table.
+
+        ``routed``: with the ids of these rows, which are sent alone; by default where the table is not cut by columns.
+        """
         total = np.zeros(4)
+        routed = not self._by_columns(self.model.table[shard.table]) if routed is None else routed
         for feature in self.model.readers[shard.table]:
             cost = shard_cost(self.costs.tables[feature.name], feature, shard)
             total[0] += cost.total.core_seconds - cost.each.core_seconds
             total[1] += cost.total.traffic_bytes - cost.each.traffic_bytes
+            if routed and is_routed(feature, self.batch):
+                share = row_share(feature, shard.row_begin, shard.row_end)
+                ids = routed_sizes(feature, self.batch, share).total - each_ids_bytes(feature, self.batch)
+                total += (self.costs.message.receive_variable(ids, 0), 0.0, ids, 0.0)
         return total
 
-    def each(self, table: str, width: int) -> Floats:
+    def each(self, table: str, width: int, *, routed: bool | None = None) -> Floats:
         """Return (4,) what every shard of some columns asks for, whatever its rows.
 
-        It takes and looks at all ids, and pooled rows in its columns both ways.
+        It takes all ids, or what leads those of its rows, and pooled rows in its columns both ways. ``routed`` as in
+        :meth:`work`.
         """
         message, total = self.costs.message, np.zeros(4)
+        routed = not self._by_columns(self.model.table[table]) if routed is None else routed
         for feature in self.model.readers[table]:
             strip = Shard(table, 0, 0, feature.rows, (0, width))
             own = shard_cost(self.costs.tables[feature.name], feature, strip).each
             total[:2] += own.core_seconds, own.traffic_bytes
-            ids, pooled = ids_bytes(feature, self.batch), self.pooled_share * pooled_bytes(feature, self.batch, width)
+            ids = (each_ids_bytes if routed else ids_bytes)(feature, self.batch)
+            pooled = self.pooled_share * pooled_bytes(feature, self.batch, width)
             handled = message.receive_variable(ids + pooled, 1 + request_tensors(feature))
             handled += message.send_variable(pooled, 1)
             total += (handled, 0.0, ids + pooled, pooled)
@@ -119,8 +131,12 @@ class Sharding:
         total = np.zeros(4)
         for shard in piece.shards(0):
             if shard not in self._demands:
-                width = shard.width(self.model.table[shard.table])
-                self._demands[shard] = self.work(shard) + self.each(shard.table, width)
+                table = self.model.table[shard.table]
+                routed = shard.rows < table.rows
+                each = self.each(table.name, shard.width(table), routed=routed)
+                self._demands[shard] = self.work(shard, routed=routed) + each
+                readers = self.model.readers[shard.table] if routed else ()
+                self._demands[shard][0] += TAKE_SECONDS.value * sum(is_routed(f, self.batch) for f in readers)
             total += self._demands[shard]
         return total
 

@@ -77,15 +77,20 @@ def test_table_traffic_by_hand() -> None:
 
 
 def test_what_every_shard_takes_by_hand() -> None:
-    """3 ids of 8-element rows for 10,000 samples: 44 bytes a sample of ids and pooled rows bind the lookup, looking at the
-    ids the update; with next to no ids a shard takes no more than the table."""
+    """3 ids of 8-element rows: 44 bytes a sample of ids and pooled rows bind the lookup, looking at the ids the update; of
+    100 times as many samples ids are sent apart, and 4 bytes lead them; with next to no ids a shard is no dearer than the
+    table."""
     table = EmbeddingTable("t", 100, 8, 3.0)
     model = Model("tables", Graph((lookup(table),)), (table,))
+    cost = roofline_costs(model, 100, node()).tables["t"]
+    assert cost.shard_lookup.traffic_bytes == 100 * (3 * 4 + 32)
+    assert cost.shard_lookup.core_seconds == pytest.approx(100 * 44 * 1.75 / 12e9 + DISPATCH)
+    assert cost.shard_update.traffic_bytes == 100 * 3 * 4
+    assert cost.shard_update.core_seconds == pytest.approx(100 * 3 * ID_SECONDS.value + DISPATCH)
     cost = roofline_costs(model, 10_000, node()).tables["t"]
-    assert cost.shard_lookup.traffic_bytes == 10_000 * (3 * 4 + 32)
-    assert cost.shard_lookup.core_seconds == pytest.approx(10_000 * 44 * 1.75 / 12e9 + DISPATCH)
-    assert cost.shard_update.traffic_bytes == 10_000 * 3 * 4
-    assert cost.shard_update.core_seconds == pytest.approx(10_000 * 3 * ID_SECONDS.value + DISPATCH)
+    assert cost.shard_lookup.traffic_bytes == 10_000 * (4 + 32) + 4
+    assert cost.shard_update.traffic_bytes == 10_000 * 4 + 4
+    assert cost.shard_update.core_seconds == pytest.approx(40_004 * 1.75 / 12e9 + DISPATCH)
     rare = EmbeddingTable("t", 100, 1, 1e-9)
     cost = roofline_costs(replace(model, tables=(rare,)), 10_000, node()).tables["t"]
     assert cost.shard_lookup.core_seconds <= cost.lookup.core_seconds
