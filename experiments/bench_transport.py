@@ -11,9 +11,10 @@ array, written in place and read into another, and use the same memory for every
 that it receives into, ours their slots or frames. The yardstick does less: no clock travels with a message, nobody counts, a
 sender may not go on until its array is free, and who waits never sleeps.
 
-Ours under MPI and mpi4py alone take turns in one job, size by size, with processes' channels before or after; of each turn
-the median counts for the latency, the mean for the stream, of the turns the median. A ratio is the median of those of the
-turns. Wall clock: on a busy machine only the ratios mean something, and not much.
+Size by size, processes' channels come first, then ours under MPI and mpi4py alone take turns in one job: a host moves cores
+closer together or further apart from minute to minute. Of each turn the median counts for the latency, the mean for the
+stream, of the turns the median. A ratio is the median of those of the rounds. Wall clock: on a busy machine only the ratios
+mean something, and not much.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from typing import Any
 import numpy as np
 
 from executor.clock import Clock, ClockKind
-from executor.frame import Layout
 from executor.mpi import Unwatched, library
 from executor.mpi_transport import mpi_channel
-from executor.transport import Channel, Line, Link, keep_only, looks_of
+from executor.prefault import prefault
+from executor.transport import Line, Link, SharedMemory, keep_only, looks_of
 from experiments.launch import command_of
 
 SIZES = tuple(1 << power for power in (10, 12, 14, 16, 18, 20, 22, 24))
@@ -48,8 +49,8 @@ TURNS = 3
 
 #: Sends or receives a message.
 Step = Callable[[], None]
-#: Microseconds, latency and stream, by size.
-Found = dict[int, tuple[float, float]]
+#: Microseconds, latency and stream.
+Found = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def _pin(number: int) -> None:
     os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
-def _measure(side: Side, messages: int) -> tuple[float, float]:
+def _measure(side: Side, messages: int) -> Found:
     """Median microseconds of one way of a ping-pong, and those of a message of a stream, which an answer ends."""
     seconds = []
     first, second = (side.send, side.receive) if side.leads else (side.receive, side.send)
@@ -86,7 +87,7 @@ def _measure(side: Side, messages: int) -> tuple[float, float]:
 def _ours(out: Line, back: Line, size: int, leads: bool) -> Side:
     """Messages of a size over two channels, as the one who begins or the one who answers."""
     clock, progress = Clock(ClockKind.WALL, time.perf_counter()), Unwatched()
-    payload, read = np.ones(size // 4, np.float32), np.empty(size // 4, np.float32)
+    payload, read = np.ones((2, size // 4), np.float32)
     mine, others = (out, back) if leads else (back, out)
 
     def send() -> None:
@@ -99,19 +100,15 @@ def _ours(out: Line, back: Line, size: int, leads: bool) -> Side:
     return Side(send, receive, leads)
 
 
-def processes_round() -> Found:
-    """One round of channels in shared memory."""
-    return {size: _between_processes(size) for size in SIZES}
+def processes_turn(size: int) -> dict[str, Found]:
+    """Measure channels in shared memory between this process and a fork of it."""
+    transport, layout, cores = SharedMemory(looks_of(2)), [((size // 4,), np.float32)], os.sched_getaffinity(0)
+    out, back = (transport.channel(*ends, layout, Link()) for ends in (("a", "b"), ("b", "a")))
 
-
-def _between_processes(size: int) -> tuple[float, float]:
-    layout: Layout = [((size // 4,), np.float32)]
-    out, back = (Channel(*ends, layout, looks=looks_of(2)) for ends in (("a", "b"), ("b", "a")))
-    cores, everything = os.sched_getaffinity(0), out.ends("")[1] | back.ends("")[1]
-
-    def use(worker: str) -> tuple[float, float]:
+    def use(worker: str) -> Found:
         _pin(worker == "b")
-        keep_only(out.ends(worker)[0] | back.ends(worker)[0], everything)
+        keep_only(*transport.descriptors(worker))
+        prefault(transport.memory(worker))  # as a worker does
         return _measure(_ours(out, back, size, worker == "a"), MESSAGES[size])
 
     child = mp.get_context("fork").Process(target=use, args=("b",), daemon=True)
@@ -119,23 +116,17 @@ def _between_processes(size: int) -> tuple[float, float]:
     found = use("a")
     child.join()
     os.sched_setaffinity(0, cores)
-    keep_only(set(), out.ends("a")[0] | back.ends("a")[0])
-    return found
+    keep_only(set(), transport.descriptors("a")[0])
+    return {"processes": found}
 
 
-def mpi_round() -> dict[str, Found]:
-    """One round under MPI, as either of two ranks: our channels and mpi4py alone, in turn."""
-    comm = library().COMM_WORLD
+def mpi_turns(size: int) -> dict[str, Found]:
+    """Measure our channels and mpi4py alone in turn, as either of two ranks."""
+    comm, layout = library().COMM_WORLD, [((size // 4,), np.float32)]
     _pin(comm.rank)
-    by_size = {size: _by_turns(comm, size) for size in SIZES}
-    return {kind: {size: found[kind] for size, found in by_size.items()} for kind in ("mpi", "mpi4py")}
-
-
-def _by_turns(comm: Any, size: int) -> dict[str, tuple[float, float]]:
-    layout: Layout = [((size // 4,), np.float32)]
     channels = mpi_channel(comm, 0, 1, 1, layout, Link()), mpi_channel(comm, 1, 0, 2, layout, Link())
     sides = {"mpi": _ours(*channels, size, comm.rank == 0), "mpi4py": _raw(comm, size)}
-    found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in sides}
+    found: dict[str, list[Found]] = {kind: [] for kind in sides}
     for kind, side in [*sides.items()] * TURNS:
         comm.Barrier()
         found[kind].append(_measure(side, MESSAGES[size]))
@@ -144,7 +135,7 @@ def _by_turns(comm: Any, size: int) -> dict[str, tuple[float, float]]:
     return {kind: _medians(turns) for kind, turns in found.items()}
 
 
-def _medians(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def _medians(found: Sequence[Found]) -> Found:
     return median(one[0] for one in found), median(one[1] for one in found)
 
 
@@ -162,26 +153,27 @@ def _raw(comm: Any, size: int) -> Side:
     return Side(send, receive, comm.rank == 0)
 
 
-def _round() -> dict[str, Found]:
-    """One round of all three, in processes of their own."""
+def _round(size: int) -> dict[str, Found]:
+    """Measure all three once, in processes of their own, one right after the other."""
     found: dict[str, Found] = {}
     for backend in ("processes", "mpi"):
-        command = command_of(backend, 2, "experiments.bench_transport", "--one", backend)
+        command = command_of(backend, 2, "experiments.bench_transport", "--one", backend, "--size", str(size))
         root = Path(__file__).resolve().parents[1]
         done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=True)
-        for kind, by_size in json.loads(done.stdout).items():
-            found[kind] = {int(size): tuple(seconds) for size, seconds in by_size.items()}
+        found |= json.loads(done.stdout)
     return found
 
 
-def transport_rows(rounds: int) -> dict[str, dict[int, list[tuple[float, float]]]]:
-    """Return the microseconds of a message, latency and stream, of each round, by kind and size."""
-    found = [_round() for _ in range(rounds)]
-    return {kind: {size: [one[kind][size] for one in found] for size in SIZES} for kind in KINDS}
+def transport_rows(rounds: int) -> dict[int, list[dict[str, Found]]]:
+    """Return the microseconds of a message, latency and stream, by kind, of each round, by size."""
+    found: dict[int, list[dict[str, Found]]] = {size: [] for size in SIZES}
+    for size in [*SIZES] * rounds:
+        found[size].append(_round(size))
+    return found
 
 
-def _one(backend: str) -> None:
-    found = {"processes": processes_round()} if backend == "processes" else mpi_round()
+def _one(backend: str, size: int) -> None:
+    found = processes_turn(size) if backend == "processes" else mpi_turns(size)
     if backend == "processes" or library().COMM_WORLD.rank == 0:
         print(json.dumps(found), flush=True)
 
@@ -191,16 +183,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one", choices=("processes", "mpi"), help=argparse.SUPPRESS)
+    parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.one:
-        _one(chosen.one)
+        _one(chosen.one, chosen.size)
         return
     rows = transport_rows(chosen.rounds)
     for of, title in enumerate(("latency", "stream")):
         heads = f"{'processes us':>13} {'mpi us':>9} {'mpi4py us':>10} {'processes/mpi4py':>17} {'mpi/mpi4py':>11}"
         print(f"{title:>10} {heads}")
         for size in SIZES:
-            ours, ranks, raw = ([one[of] for one in rows[kind][size]] for kind in KINDS)
+            ours, ranks, raw = ([one[kind][of] for one in rows[size]] for kind in KINDS)
             print(
                 f"{size:10,} {median(ours):13.1f} {median(ranks):9.1f} {median(raw):10.1f} "
                 f"{_ratio(ours, raw):17.2f} {_ratio(ranks, raw):11.2f}"
