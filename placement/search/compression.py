@@ -25,8 +25,10 @@ from placement.tagging.solve import GroupSolution, solve_group
 SAME = 1e-9
 #: Turns of tags and codecs, at most.
 TURNS = 4
-#: Operators that may be evaluated while codecs are chosen for some tags, all evaluations together; and the fewest
-#: evaluations.
+#: Shares of the time left that placements without codecs, then with open ones, may take: a large group would leave none.
+FIRST, SECOND = 0.4, 0.5
+#: Operators that may be evaluated while codecs are chosen for some tags, all evaluations together, and as many again while
+#: those in vain are taken away; and the fewest evaluations.
 WORK, LEAST_WORK = 40_000, 60
 
 Offers = Mapping[str, tuple[str, ...]]
@@ -57,13 +59,15 @@ def solve_coded(
     GroupSolution
         Never worse than without codecs.
     """
-    found = solve_group(contracted, limits, floor_seconds, start)
+    first = replace(limits, deadline=limits.deadline.share(FIRST)) if offers else limits
+    found = solve_group(contracted, first, floor_seconds, start)
     if not offers or found.tags is None or found.interrupted:
         return replace(found, bound_seconds=floor_seconds) if offers and not found.infeasible else found
     if not limits.deadline.allows(evaluation_of(contracted.problem, found.tags)):
         return replace(found, bound_seconds=floor_seconds)
     relaxed = Contracted(replace(contracted.problem, open_codecs=offers))
-    least = solve_group(relaxed, limits, floor_seconds, found.tags)
+    second = replace(limits, deadline=limits.deadline.share(SECOND))
+    least = solve_group(relaxed, second, floor_seconds, found.tags)
     found.bound_seconds, found.interrupted = min(found.seconds, least.bound_seconds), least.interrupted
     found.relaxed = least.evaluation
     for tags in (found.tags, least.tags):
@@ -154,7 +158,7 @@ class _Chooser:
 
     def __init__(self, problem: GroupProblem, tags: Mapping[str, Tag], offers: Offers, deadline: Deadline) -> None:
         self.problem, self.tags, self.offers, self.deadline = problem, tags, offers, deadline
-        self.left = max(LEAST_WORK, WORK // max(1, len(problem.model.graph)))
+        self.left = self.most = max(LEAST_WORK, WORK // max(1, len(problem.model.graph)))
         self.known: dict[tuple[tuple[str, str], ...], _Value] = {}
         self.cuts = [edge for edge in self._cuts() if edge[0] in offers]
         others = [(edge,) for edge in (POOLED, PUSH, ALL_REDUCE, EXCHANGE) if edge in offers and self._is_used(edge)]
@@ -244,12 +248,18 @@ class _Chooser:
         return changed
 
     def pruned(self, codecs: Mapping[str, str]) -> dict[str, str]:
-        """Take codecs away without which the step is no longer."""
+        """Take codecs away without which the step is no longer: of all edges, of halves of those, and so on."""
         kept, most = dict(codecs), self.value(codecs).seconds * (1 + SAME)
         used = {name for edge in self.edges for name in edge} | set(self.problem.codecs)
         kept = {name: codec for name, codec in kept.items() if name in used}
-        for edge in self.edges:
-            fewer = self._with(kept, (edge,), "fp32")
-            if fewer != kept and self.in_time and self.value(fewer).seconds <= most:
+        blocks, end = [self.edges], self.left - self.most
+        while blocks and self.left > end and self.in_time:
+            block = blocks.pop()
+            fewer = self._with(kept, block, "fp32")
+            if fewer == kept:
+                continue
+            if self.value(fewer).seconds <= most:
                 kept = fewer
+            elif len(block) > 1:
+                blocks += [block[len(block) // 2 :], block[: len(block) // 2]]
         return kept

@@ -12,12 +12,13 @@ import pytest
 
 from cost_models.costs import CostTable, MessageCost, PhaseCost, TableCost
 from cost_models.quality import quality_changes
+from placement.deadline import Deadline
 from placement.evaluation.evaluate import evaluate
 from placement.evaluation.group import GroupProblem, server_links
 from placement.plan import DP, Shard, Sync, Tag
 from placement.planfile import load_plan, save_plan
 from placement.search import guard as guards
-from placement.search.compression import choose, solve_coded
+from placement.search.compression import _Chooser, choose, solve_coded
 from placement.search.guard import MOST_SPARSE, QUALITY_LOSS, Guard, is_sparse
 from placement.search.job import solve
 from placement.search.options import SolveOptions
@@ -297,3 +298,19 @@ def test_what_an_exchange_can_take_goes_by_the_sync_algorithm(monkeypatch: pytes
     pushed = replace(problem, codecs={"exchange": "dct-dp:0.1"})
     tags: dict[str, Tag] = {op.name: DP for op in problem.model.graph if op.kind is not Kind.LOOKUP}
     assert evaluate(pushed, tags).loads[0].tx_seconds < evaluate(problem, tags).loads[0].tx_seconds
+
+
+@pytest.mark.parametrize(("hogwild", "most"), [(1, 21), (1000, 2)])
+def test_bug_taking_codecs_away_judged_a_placement_for_every_edge(hogwild: int, most: int) -> None:
+    """100 layers on two nodes, a codec on each: as many judgements as allowed where all gain, two where none does."""
+    layers = [linear(f"v{i}", f"v{i - 1}" if i else "x", 64, 10) for i in range(100)]
+    graph = Graph((Operator("x", Kind.DENSE_INPUT, (), 64), *layers, Operator("loss", Kind.LOSS, ("v99",), 1)))
+    costs = CostTable(4, {op.name: op_cost(1e-3) for op in graph}, kind="tiny", flops_per_core_second=1e9)
+    problem = GroupProblem(Model("chain", graph, batch=4), costs, nodes(2), 4, hogwild, ranks=1)
+    tags: dict[str, Tag] = {"x": DP, "loss": DP} | {op.name: i % 2 for i, op in enumerate(layers)}
+    offers = {op.name: ("bf16",) for op in layers}
+    chooser = _Chooser(problem, tags, offers, Deadline())
+    chooser.left = chooser.most = 20
+    codecs = chooser.pruned(dict.fromkeys(offers, "bf16"))
+    assert len(chooser.known) <= most
+    assert len(codecs) == (100 if hogwild == 1 else 0)
