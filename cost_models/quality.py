@@ -67,6 +67,12 @@ def quality_changes() -> tuple[QualityChange, ...]:
         )
 
 
+def measured_lengths() -> tuple[int, int]:
+    """Return the steps of the shortest and of the longest runs in which something was measured."""
+    lengths = [found.steps for found in quality_changes()]
+    return min(lengths), max(lengths)
+
+
 def quality_change(place: str, codec: str) -> QualityChange | None:
     """Return the measurement of a codec at a place; None if there is none."""
     return next((found for found in quality_changes() if (found.place, found.codec) == (place, codec)), None)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cost_models.quality import QualityChange, quality_change, quality_changes, worst_at_cuts
+from cost_models.quality import QualityChange, measured_lengths, quality_change, quality_changes, worst_at_cuts
 from placement.codecs import ALL_REDUCE, CUTS_ONLY, EXCHANGE, POOLED, PUSH, check_codec, exchange_takes, parse_codec
 from problem.graph import Kind, Operator
 from problem.model import Model
@@ -83,9 +83,10 @@ class Guard:
 
     def said(self) -> str:
         """Return what was assumed about quality, in words."""
+        shortest, longest = measured_lengths()
         return (
-            f"a codec may cost up to {100 * self.loss:g} % of quality at each edge, as measured on one small task; "
-            "edges together were not measured beyond two cuts"
+            f"a codec may cost up to {100 * self.loss:g} % of quality at each edge, as measured on one small task in runs "
+            f"of {shortest:,} to {longest:,} steps; edges together were not measured beyond two cuts"
         )
 
     def _allows(self, edge: str, name: str, model: Model) -> bool:
