@@ -341,7 +341,7 @@ FIGURES: Mapping[str, FigureInfo] = {
         FigureInfo(
             "dct-mp-length",
             str(length.mp_length.__doc__),
-            25,
+            7,
             length.mp_length,
             drawing.draw_length,
             height=5.4,

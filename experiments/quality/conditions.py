@@ -2,8 +2,7 @@
 
 The reference is the studies' DLRM: both cuts rectified and 256 wide, plain SGD, each sample's largest activations kept. Each
 other task differs from it in one thing; the last has the layers and the number of tables of the DCT paper's DLRM (section
-3: bottom 512-256-64-16, top 512-256-128-1, 26 tables), but tables of 300 rows. What length does, ``dct-mp`` says, whose
-runs are three times as long.
+3: bottom 512-256-64-16, top 512-256-128-1, 26 tables), but tables of 300 rows. What length does, ``length`` says.
 """
 
 from __future__ import annotations
