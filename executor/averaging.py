@@ -42,7 +42,7 @@ class Averager:
         assert plan.sync is not None
         self._end, self._sync, self._parameters, self._memory = end, plan.sync, parameters, memory
         self._group, self._node, self._groups = end.worker.group, node_of(end.worker), len(plan.groups)
-        self._sent = np.zeros_like(memory.centre)
+        self._sent, self._difference = np.zeros_like(memory.centre), np.zeros_like(memory.centre)
         self._mean = memory.centre if plan.sync.algorithm == "ma" else np.zeros_like(memory.centre)
         chunk = memory.step.chunk_bytes // FLOAT_BYTES
         self._chunks = [self._mean[k * chunk : (k + 1) * chunk] for k in range(self._groups)]
@@ -56,10 +56,12 @@ class Averager:
                 part[...] = self._parameters.flat(piece.op)[piece.begin : piece.end]
             self._mean[...] = self._sent
             self._go_round()
-            move_centre(self._mean, self._memory.centre, self._memory.velocity, self._sync)
-        difference = np.multiply(self._memory.centre - self._sent, alpha)
-        self._add(step.pieces, difference)
-        self._pass_on(difference[: step.shared_bytes // FLOAT_BYTES])
+            if self._mean is not self._memory.centre:
+                move_centre(self._mean, self._memory.centre, self._memory.velocity, self._sync)
+        np.subtract(self._memory.centre, self._sent, out=self._difference)
+        self._difference *= alpha
+        self._add(step.pieces, self._difference)
+        self._pass_on(self._difference[: step.shared_bytes // FLOAT_BYTES])
 
     def _go_round(self) -> None:
         adds, keeps = self._rounds

@@ -70,7 +70,7 @@ def parameter_server(pushed: Sequence[Floats], centre: Floats) -> list[Floats]:
 
 
 def move_centre(mean: Floats, centre: Floats, velocity: Floats, sync: Sync) -> None:
-    """Move the centre of MA or BMUF by the mean of all replicas, (elements,), which may be the centre itself under MA."""
+    """Move the centre of MA or BMUF by the mean of all replicas, (elements,)."""
     if sync.algorithm == "ma":
         centre[...] = mean
         return

@@ -29,7 +29,7 @@ class Move:
     target : str
         Node that the message is sent to; empty for one that is received.
     added : int
-        Bytes of a received message that are added to something.
+        Bytes of a received message that are added to something, or copied to their place, which takes as long.
     """
 
     bytes: int
@@ -55,6 +55,6 @@ def moves(plan: Plan, folding: Folding, step: Average, group: int, node: int) ->
 def _ring(plan: Plan, folding: Folding, step: Average, group: int, node: int) -> Iterator[Move]:
     then, size = (group + 1) % folding.simulated_groups(plan), step.chunk_bytes
     adds, keeps = ring_rounds(group, len(plan.groups))
-    for index in range(len(adds) + len(keeps)):
+    for _ in (*adds, *keeps):
         yield Move(size, ("ring", then, node), plan.groups[then][node].name)
-        yield Move(size, ("ring", group, node), added=size if index < len(adds) else 0)
+        yield Move(size, ("ring", group, node), added=size)

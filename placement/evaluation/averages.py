@@ -53,14 +53,16 @@ class AverageCost:
 
     @cached_property
     def ring(self) -> Part:
-        """What a node does for what it averages: 2 (G - 1) chunks, G - 1 of them added, the rule on centre and parameters.
+        """What a node does for what it averages: 2 (G - 1) chunks, half of them added, half copied to their place,
+        which takes as long (``cost_models.network.Reduction``), and the rule on centre and parameters.
 
-        Besides its parameters it holds what it has sent and the centre; under ``bmuf`` the mean and block momentum too.
+        Besides its parameters it holds what it has sent, the difference and the centre; under ``bmuf`` the mean and block
+        momentum too.
         """
         rounds, sent = 2 * (self.groups - 1), all_reduce_bytes(1.0, self.groups)
-        adding = 0.5 * sent * self.costs.sum_seconds_per_byte
+        adding = sent * self.costs.sum_seconds_per_byte
         rule = 2 * self.costs.exchange_seconds_per_byte
-        held = 4.0 if self.sync.algorithm == "bmuf" else 2.0
+        held = 5.0 if self.sync.algorithm == "bmuf" else 3.0
         return Part(rounds * self._ends, sent * self._per_byte + adding + rule, sent, 2 * rounds, held)
 
     @cached_property

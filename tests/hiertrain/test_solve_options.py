@@ -120,3 +120,22 @@ def test_without_a_terminal_nothing_moves(tmp_path: Path) -> None:
     assert result["samples_per_second"] > 0
     assert "bound" not in said
     assert "\x1b" not in said
+
+
+def test_averages_need_no_sync_server_unless_asked_for(tmp_path: Path) -> None:
+    """Model averages of two groups are planned without sync servers, which the text says, or with as many as asked for."""
+    arguments = (
+        "--sync-algorithm",
+        "ma",
+        "--group-size",
+        "1",
+        "--max-replicas",
+        "2",
+        "--out",
+        str(tmp_path / "plan.json"),
+    )
+    for more, count in (((), 0), (("--sync-servers", "1"), 1)):
+        done = _solve(*arguments, *more)
+        assert done.exit_code == 0, done.output
+        plan = load_plan(tmp_path / "plan.json").plan
+        assert (len(plan.groups), len(plan.sync_servers), plan.ring) == (2, count, not count)

@@ -79,7 +79,7 @@ def test_loads_are_those_of_the_programs(seed: int) -> None:
         extra = found.loads[index].tx_seconds - alone.loads[index].tx_seconds
         spare = 4 * (rounds + len(step.peers)) * 2
         assert extra * 1e9 == pytest.approx(often * sent, abs=often * spare)
-        adds = rounds / 2 * step.chunk_bytes + sum(step.taken_bytes)
+        adds = rounds * step.chunk_bytes + sum(step.taken_bytes)
         seconds = (rounds + len(step.peers)) * ends + costs.sum_seconds_per_byte * adds
         seconds += (costs.message.send_seconds_per_byte + costs.message.receive_seconds_per_byte) * sent
         seconds += 2 * costs.exchange_seconds_per_byte * step.bytes

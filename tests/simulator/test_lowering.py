@@ -71,7 +71,7 @@ DURATIONS = {
         SyncStep((("layer0",),), (1000,), ("layer0",), 1000, (1,)),
         (2 + 1 + 4) + (3 + 2 + 5) + 4 + (2 + 1 + 4),
     ),
-    Average: (  # two groups: a chunk round and one back, one addition, the rule twice; a part passed on, one taken
+    Average: (  # two groups: a chunk round and one back, one addition, one copy, the rule twice; a part passed on, one taken
         Average(
             (Piece("layer0", 0, 500),),
             2000,
@@ -82,7 +82,7 @@ DURATIONS = {
             ((Piece("layer0", 0, 250),),),
             (1000,),
         ),
-        2 * ((2 + 1 + 4) + (3 + 2 + 5)) + 1 + 2 * 4 * 2 + (2 + 1 + 4) + (3 + 2 + 5) + 1,
+        2 * ((2 + 1 + 4) + (3 + 2 + 5)) + 1 + 1 + 2 * 4 * 2 + (2 + 1 + 4) + (3 + 2 + 5) + 1,
     ),
 }
 
