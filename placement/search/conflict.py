@@ -1,13 +1,14 @@
 """Which of the user's pins and limits are to blame that no plan fits.
 
-A deletion filter (Chinneck and Dravnieks, ORSA Journal on Computing 3, 1991): each pin or limit is left out in turn, for
-good if still nothing fits. What remains conflicts, and does no more when any one of it is left out. Knows nothing of how a
-plan is found; it is told whether there is one.
+By halves (QuickXplain; Junker, AAAI 2004): if half of the pins and limits conflict without the rest, the rest is left out;
+if not, what is needed of the rest is found first, then what is needed of that half. What remains conflicts, and does no more
+when any one of it is left out: of n demands k are found in about 2 k log2(n / k) + 2 k searches. Knows nothing of how a plan
+is found; it is told whether there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from placement.deadline import Deadline
@@ -17,7 +18,7 @@ from placement.search.options import SolveOptions
 from problem.errors import BadInput
 
 #: Seconds for the whole filter, at most.
-MOST_SECONDS = 10.0
+MOST_SECONDS = 30.0
 #: Any plan will do.
 ANY_GAP = 1e6
 
@@ -106,15 +107,27 @@ def _refuses(solve: Solve, options: SolveOptions, end: Deadline) -> bool:
 
 def _filtered(options: SolveOptions, refuses: Callable[[SolveOptions], bool]) -> tuple[str, ...]:
     """Names of demands of which none can be left out; none if they are not to blame."""
-    kept, all_, free = [], demands(options), options
-    for demand in all_:
-        free = dropped(free, demand)
-    if not all_ or refuses(free):
+    all_ = demands(options)
+
+    def conflicts(some: Sequence[Demand]) -> bool:
+        left = options
+        for demand in all_:
+            left = left if demand in some else dropped(left, demand)
+        return refuses(left)
+
+    if not all_ or conflicts(()):
         return ()
-    for demand in all_:
-        without = dropped(options, demand)
-        if refuses(without):
-            options = without
-        else:
-            kept.append(demand[0])
-    return tuple(kept)
+    needed = _needed((), all_[::-1], conflicts)
+    return tuple(demand[0] for demand in all_ if demand in needed)
+
+
+def _needed(
+    given: tuple[Demand, ...], some: list[Demand], conflicts: Callable[[Sequence[Demand]], bool]
+) -> list[Demand]:
+    """A smallest part of some demands that conflicts with those given, which do not conflict among themselves."""
+    if len(some) <= 1:
+        return some
+    first, rest = some[: len(some) // 2], some[len(some) // 2 :]
+    of_rest = [] if conflicts((*given, *first)) else _needed((*given, *first), rest, conflicts)
+    of_first = [] if of_rest and conflicts((*given, *of_rest)) else _needed((*given, *of_rest), first, conflicts)
+    return [*of_first, *of_rest]
