@@ -147,6 +147,8 @@ class _SessionBuilder:
         self.parts: dict[tuple[str, Place], list[str]] = defaultdict(list)
         self.ready: Counter[tuple[str, Place]] = Counter()  # complete gradients of a bundle, by its first tensor
         self.pieces = parts_of(plan.model, plan.shards)
+        self.bundles: dict[str, tuple[str, ...]] = {}
+        self.features = {server: self._pools(server) for server in self.servers}
 
     def build(self) -> Session:
         self.code[self.rank].append(NextBatch())
@@ -155,7 +157,7 @@ class _SessionBuilder:
         for op in self.graph:
             if op.kind is not Kind.LOOKUP:
                 self._forward(op)
-        pending = {server: len(self._features(server)) for server in self.servers}
+        pending = {server: len(self.features[server]) for server in self.servers}
         for op in backward_order(self.graph):
             if op.kind is Kind.LOOKUP:
                 self._push(op, pending)
@@ -173,7 +175,10 @@ class _SessionBuilder:
 
     def _bundle(self, op: str) -> tuple[str, ...]:
         """Operators whose outputs, and whose gradients, travel in one message with those of ``op``."""
-        return tuple(name for name in self.graph.message_of(op) if self.plan.codec(name) == self.plan.codec(op))
+        if op not in self.bundles:
+            codec = self.plan.codec(op)
+            self.bundles[op] = tuple(name for name in self.graph.message_of(op) if self.plan.codec(name) == codec)
+        return self.bundles[op]
 
     def _send(self, source: Place, target: Place, op: str, tensors: tuple[str, ...]) -> Send:
         """Send of the outputs of an operator's bundle, or of their gradients; the channel has the name of the first."""
@@ -196,7 +201,7 @@ class _SessionBuilder:
 
     # ---- embeddings
 
-    def _features(self, server: Place) -> list[str]:
+    def _pools(self, server: Place) -> list[str]:
         """Features that a server pools for, each once, in the order of its shards."""
         tables = dict.fromkeys(shard.table for shard in self.plan.server_shards(server.index))
         return [feature.name for table in tables for feature in self.plan.model.readers[table]]
@@ -216,7 +221,7 @@ class _SessionBuilder:
         return tuple(self._pooled(feature, part) for part in found if server is None or part[1] == server.index)
 
     def _request(self, server: Place) -> None:
-        plan, features = self.plan, self._features(server)
+        plan, features = self.plan, self.features[server]
         requests = tuple(name for feature in features for name in request_of(plan.model.feature[feature]))
         self._message(self.rank, server, "ids", requests, route(plan, server.index))
         reads = [
@@ -228,11 +233,11 @@ class _SessionBuilder:
 
     def _fetch_pooled(self, feature: str) -> None:
         """Receive a feature's pooled rows on the rank, from every server that holds some."""
-        holders = [server for server in self.servers if feature in self._features(server)]
+        holders = [server for server in self.servers if feature in self.features[server]]
         for server in holders:
             if server not in self.pooled:
                 self.pooled.add(server)
-                parts = tuple(part for name in self._features(server) for part in self._parts(name, server))
+                parts = tuple(part for name in self.features[server] for part in self._parts(name, server))
                 self._message(server, self.rank, "pooled", parts, self.plan.codec(POOLED))
         parts = self._parts(feature)
         if len(parts) > 1:
@@ -242,7 +247,7 @@ class _SessionBuilder:
         """Complete the gradient of a feature's output; send it off with those of the same server."""
         self._complete(op)
         for server in self.servers:
-            if op.name in self._features(server):
+            if op.name in self.features[server]:
                 pending[server] -= 1
                 if not pending[server]:
                     shards = self.plan.server_shards(server.index)

@@ -58,11 +58,23 @@ class Ahead:
 
     def advance(self, runner: Runner) -> None:
         """Start primitives until one waits, for others or for the clock, or the worker has ended."""
-        now, starts, flat, last = self._env._now, self._starts, runner.flat, len(runner.flat) - 1
+        now, starts, flat, split = self._env._now, self._starts, runner.flat, runner.split
+        machine, core, last = runner.machine, runner.own_core, len(flat) - 1
         while True:
             primitive: Any = flat[runner.position]
-            if primitive.__class__ is Work:
-                self._work(runner, primitive, now)
+            if primitive.__class__ is Work:  # in line: it is most of what there is
+                core_ns = round(primitive.core_ns * runner.factor)
+                if runner.ahead_ns:
+                    core_ns, runner.ahead_ns = max(0, core_ns - runner.ahead_ns), 0
+                begin = runner.clock
+                if begin <= now:
+                    begin = now
+                    core.clear()
+                runner.clock = end = begin + core_ns
+                core.append((begin, end, primitive.traffic_bytes))
+                machine.own_ns += core_ns
+                machine.traffic_bytes += primitive.traffic_bytes
+                split[primitive.part] += core_ns
             else:
                 start, outward = starts[primitive.__class__]
                 if outward and runner.clock > now:
@@ -74,19 +86,3 @@ class Ahead:
                 runner.position += 1
             elif not self._end_step(runner):
                 return
-
-    def _work(self, runner: Runner, work: Work, now: int) -> None:
-        core_ns = work.core_ns
-        if runner.factor != 1.0:
-            core_ns = round(core_ns * runner.factor)
-        if runner.ahead_ns:
-            core_ns, runner.ahead_ns = max(0, core_ns - runner.ahead_ns), 0
-        begin, core, machine = runner.clock, runner.own_core, runner.machine
-        if begin <= now:
-            begin = now
-            core.clear()
-        runner.clock = end = begin + core_ns
-        core.append((begin, end, work.traffic_bytes))
-        machine.own_ns += core_ns
-        machine.traffic_bytes += work.traffic_bytes
-        runner.split[work.part] += core_ns

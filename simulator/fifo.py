@@ -19,8 +19,8 @@ import numpy.typing as npt
 from simulator.engine import Engine
 from simulator.network import Delivery, Network, Nic
 
-#: Links after the sender's NIC, and bytes per nanosecond of each.
-Route = tuple[tuple[int, float], ...]
+#: Links of a message, the sender's NIC first, and nanoseconds for which it keeps each.
+Route = tuple[tuple[int, int], ...]
 
 
 class FifoResource:
@@ -104,7 +104,7 @@ class FifoNetwork(Network):
         self.free = np.zeros(len(self._capacity), dtype=np.int64)
         self.taken = np.zeros(len(self._capacity))
         self.when_free, self.bytes_taken = self.free.data, self.taken.data
-        self._routes: dict[tuple[int, int], Route] = {}
+        self._routes: dict[tuple[int, int, int], Route] = {}
         self.before_reading: Callable[[], None] | None = None
         self.foretell: Callable[[Any], None] | None = None
 
@@ -132,10 +132,11 @@ class FifoNetwork(Network):
 
     def send(self, source: int, target: int, size_bytes: int, then: Callable[[Any], None], argument: Any) -> None:
         """Start a message; ``then(argument)`` is called when it has arrived (at once, within a host)."""
-        route = self._routes.get((source, target))
+        key = source, target, size_bytes
+        route = self._routes.get(key)
         if route is None:
-            route = self._routes[source, target] = self._route(source, target)
-        if route and size_bytes:
+            route = self._routes[key] = self._route(*key)
+        if route:
             self.sent_bytes += size_bytes
             self._queue(source, route, (then, argument, size_bytes))
         elif then is self.foretell:
@@ -145,20 +146,19 @@ class FifoNetwork(Network):
         else:
             super().send(source, target, size_bytes, then, argument)
 
-    def _route(self, source: int, target: int) -> Route:
-        """Return the links after the sender's NIC and their rates; none where a message takes no time on a wire."""
+    def _route(self, source: int, target: int, size_bytes: int) -> Route:
+        """Return the links of a message and how long it keeps each; none where it takes no time on a wire."""
         rates = self._capacity[source], self._capacity[target]
-        if self.is_local(source, target) or math.isinf(min(rates)):
+        if not size_bytes or self.is_local(source, target) or math.isinf(min(rates)):
             return ()
-        return tuple((link, self._capacity[link]) for link in self.path(source, target)[1:])
+        return tuple((link, round(size_bytes / self._capacity[link])) for link in self.path(source, target))
 
     def _queue(self, source: int, route: Route, delivery: Delivery) -> None:
         """Queue at the sender's NIC; the rest of the path is taken when that is free, not before."""
-        now, free, size_bytes = self._engine.env._now, self.when_free[source], delivery[2]
-        self.bytes_taken[source] += size_bytes
+        now, free = self._engine.env._now, self.when_free[source]
+        self.bytes_taken[source] += delivery[2]
         start = free if free > now else now
-        end = start + round(size_bytes / self._capacity[source])
-        self.when_free[source] = end
+        self.when_free[source] = end = start + route[0][1]
         message = (source, route, end, delivery)
         if start > now:
             self._engine.at(start, self._cross, message)
@@ -169,9 +169,9 @@ class FifoNetwork(Network):
         """Take the links after the sender's NIC, one latency after the last of which the message arrives."""
         source, route, end, delivery = message
         now, size_bytes = self._engine.env._now, delivery[2]
-        for link, rate in route:
+        for link, keeps in route[1:]:
             free = self.when_free[link]
-            ready = (free if free > now else now) + round(size_bytes / rate)
+            ready = (free if free > now else now) + keeps
             self.bytes_taken[link] += size_bytes
             self.when_free[link] = ready
             end = ready if ready > end else end

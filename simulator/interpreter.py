@@ -14,7 +14,9 @@ from typing import Any
 from simulator.ahead import Ahead
 from simulator.engine import Engine
 from simulator.errors import Deadlock
-from simulator.fans import Carrier, Gather, Scatter
+from simulator.fan_steps import FanSteps
+from simulator.fans import Carrier
+from simulator.fifo import FifoNetwork, FifoResource
 from simulator.lowering import Lowering
 from simulator.meetings import Meetings
 from simulator.network import Network
@@ -23,7 +25,7 @@ from simulator.primitives import Await, Emit, EveryGap, Lag, Mailbox, Message, P
 from simulator.runner import Runner, Shadow, SyncServer
 
 #: Looked up once: members of enumerations are slow to find, and these are asked for on the hot path.
-COMPUTE, TRANSFER, CONTENTION, PS_QUEUE, SYNC = Part.COMPUTE, Part.TRANSFER, Part.CONTENTION, Part.PS_QUEUE, Part.SYNC
+TRANSFER, CONTENTION, SYNC = Part.TRANSFER, Part.CONTENTION, Part.SYNC
 
 
 class Interpreter:
@@ -43,6 +45,8 @@ class Interpreter:
         Whether to keep the end of every instruction.
     on_step : callable
         Called with a runner at the end of each of its steps, shadow workers left out.
+    notices : callable
+        Whether the step that a runner is in is to be told at the instant at which it ends, or may be told before.
     fans : Carrier, optional
         Carries the fans, if there are any.
     outages : Outages, optional
@@ -62,14 +66,15 @@ class Interpreter:
         steps: int,
         record: bool,
         on_step: Callable[[Runner], None],
+        notices: Callable[[Runner], bool] = lambda _: True,
         fans: Carrier | None = None,
         outages: Outages | None = None,
     ) -> None:
-        self._fans, self._outages = fans, outages
+        self._outages = outages
         self.steps = steps
         self._engine, self._network, self._lowering = engine, network, lowering
         self._env = engine.env  # read directly on the hot path
-        self._record, self._on_step = record, on_step
+        self._record, self._on_step, self._notices = record, on_step, notices
         self._noted = record  # whether every end of a primitive matters
         self._runners: tuple[Runner, ...] = ()
         self._paced: dict[Runner, list[Shadow]] = defaultdict(list)
@@ -78,16 +83,17 @@ class Interpreter:
         self._ready: deque[Runner] = deque()
         self._moving = False
         self._start: dict[type[Primitive], Callable[[Runner, Any], bool]] = {
-            Work: self._work,
+            Work: self._queue if isinstance(network, FifoNetwork) else self._work,
             Emit: self._emit,
             Await: self._await,
             EveryGap: self._every_gap,
             Read: self._read,
             Lag: self._lag,
-            Scatter: self._scatter,
-            Gather: self._gather,
         }
+        if fans is not None:
+            self._start |= FanSteps(engine, fans, self._go_on).starts()
         self._meetings = Meetings(engine, network, self._arrived)
+        self._postings: dict[Emit, tuple[int, Callable[[Any], None]]] = {}  # nanoseconds on an idle network, what then
         self._advance_own = Ahead(engine, self._start, self._move, self._passed).advance
 
     def run(
@@ -140,7 +146,10 @@ class Interpreter:
 
     def _go_on(self, runner: Runner) -> None:
         """The primitive under way has ended: go on with the next."""
-        if self._passed(runner):
+        if not self._noted and runner.position + 1 < len(runner.flat):  # what _passed does then
+            runner.position += 1
+            self._move(runner)
+        elif self._passed(runner):
             self._move(runner)
 
     def _move(self, runner: Runner) -> None:
@@ -150,16 +159,18 @@ class Interpreter:
             ready.append(runner)
             return
         self._moving = True
-        self._advance(runner)
-        while ready:
-            self._advance(ready.popleft())
+        while True:
+            if runner.own_core is None:
+                self._advance(runner)
+            else:
+                self._advance_own(runner)
+            if not ready:
+                break
+            runner = ready.popleft()
         self._moving = False
 
     def _advance(self, runner: Runner) -> None:
         """Start primitives until one takes time or the worker has ended."""
-        if runner.own_core is not None:
-            self._advance_own(runner)
-            return
         start, flat, passed, last = self._start, runner.flat, self._passed, -1 if self._noted else len(runner.flat) - 1
         while True:
             primitive = flat[runner.position]
@@ -178,10 +189,15 @@ class Interpreter:
         runner.position = position = position + 1
         if position < len(runner.flat):
             return True
-        if runner.clock > self._env._now:
+        if runner.clock > self._env._now and self._others_notice(runner):
             self._engine.at(runner.clock, self._step_ended, runner)
             return False
         return self._end_step(runner)
+
+    def _others_notice(self, runner: Runner) -> bool:
+        """Whether anybody else does anything at the end of a worker's step."""
+        watched = runner in self._paced or runner in self._shadows or self._outages is not None
+        return watched or self._notices(runner)
 
     def _step_ended(self, runner: Runner) -> None:
         if self._end_step(runner):
@@ -189,8 +205,8 @@ class Interpreter:
 
     def _end_step(self, runner: Runner) -> bool:
         runner.step += 1
-        runner.position = 0
-        runner.done.append(self._engine.now)
+        runner.position, now = 0, runner.time(self._env._now)
+        runner.done.append(now)
         shadow = self._shadows.get(runner)
         if shadow is not None:
             shadow.idle = True
@@ -202,18 +218,13 @@ class Interpreter:
         for shadow in self._paced.get(runner, ()):
             self._exchange_if_due(shadow)
         if runner.step < self.steps:
-            runner.begin_step(self._engine.now)
+            runner.begin_step(now)
             return True
         runner.finished = True
         self._unfinished -= 1
         if not self._unfinished:
             self._engine.stop()
         return False
-
-    def _time_of(self, runner: Runner) -> int:
-        """The clock's time, or that of a worker that is ahead of it."""
-        now = self._env._now
-        return now if runner.clock <= now else runner.clock
 
     # ---- primitives: each returns whether it ended at once
 
@@ -234,6 +245,19 @@ class Interpreter:
             machine.run(core_ns, work.traffic_bytes, self._worked, runner)
         return False
 
+    def _queue(self, runner: Runner, work: Work) -> bool:
+        """Start work at level fifo: unless memory has a say as well, it is known now when it will have ended."""
+        core_ns, machine, cores = work.core_ns, runner.machine, runner.machine.cores
+        if machine.memory is not None or not core_ns or runner.ahead_ns or not isinstance(cores, FifoResource):
+            return self._work(runner, work)
+        machine.traffic_bytes += work.traffic_bytes
+        core_ns, now, part = round(core_ns * runner.factor), self._env._now, work.part
+        end = cores.reserve(now, core_ns)
+        runner.split[part] += core_ns
+        runner.split[part if part is SYNC else CONTENTION] += end - now - core_ns
+        self._engine.at(end, self._go_on, runner)
+        return False
+
     def _worked(self, runner: Runner) -> None:
         work: Any = runner.flat[runner.position]
         elapsed, ideal, part = self._env._now - runner.since, runner.core_ns, work.part
@@ -251,11 +275,12 @@ class Interpreter:
         return True
 
     def _post(self, emit: Emit) -> None:
-        ideal = self._network.ideal_ns(emit.source, emit.target, emit.bytes)
-        message = Message(self._engine.now, ideal, emit.answer)
-        self._network.send(
-            emit.source, emit.target, emit.bytes, self._meetings.then(emit.mailbox), (emit.mailbox, message)
-        )
+        posting = self._postings.get(emit)
+        if posting is None:
+            ideal = self._network.ideal_ns(emit.source, emit.target, emit.bytes)
+            posting = self._postings[emit] = ideal, self._meetings.then(emit.mailbox)
+        message = Message(self._env._now, posting[0], emit.answer)
+        self._network.send(emit.source, emit.target, emit.bytes, posting[1], (emit.mailbox, message))
 
     def _arrived(self, delivery: tuple[Mailbox, Message]) -> None:
         mailbox, message = delivery
@@ -273,7 +298,7 @@ class Interpreter:
         if wait.mailbox.arrived:
             wait.mailbox.arrived.popleft()
             return True
-        runner.since = self._time_of(runner)
+        runner.since = runner.time(self._env._now)
         wait.mailbox.waiting = runner
         return False
 
@@ -307,46 +332,6 @@ class Interpreter:
             runner.split[Part.PEER] += behind
             self._engine.at(self._engine.now + behind, self._go_on, runner)
         return not behind
-
-    # ---- fans
-
-    def _scatter(self, runner: Runner, scatter: Scatter) -> bool:
-        if self._fans is not None:  # always, where there is a scatter; for the type checker
-            self._fans.scatter(scatter, runner.machine.index, runner.factor, self._answered)
-        return True
-
-    def _answered(self, delivery: tuple[Mailbox, Any]) -> None:
-        mailbox, arrivals = delivery
-        mailbox.arrived.append(arrivals)
-        runner, mailbox.waiting = mailbox.waiting, None
-        if runner is not None and self._collect(runner, runner.flat[runner.position]):
-            self._go_on(runner)
-
-    def _gather(self, runner: Runner, gather: Gather) -> bool:
-        runner.since = self._time_of(runner)
-        if not gather.mailbox.arrived:
-            gather.mailbox.waiting = runner
-            return False
-        return self._collect(runner, gather)
-
-    def _collect(self, runner: Runner, gather: Any) -> bool:
-        """Wait until receiving can go on to its end without a pause; return whether it can at once."""
-        arrivals: Any = gather.mailbox.arrived[0]
-        if gather.final:
-            gather.mailbox.arrived.popleft()
-        now = self._time_of(runner)
-        carrier: Any = self._fans  # there is one where there is a gather
-        start = max(runner.since, now + carrier.receivable(gather, arrivals, now, runner.factor))
-        runner.split[PS_QUEUE] += start - runner.since
-        if start > now:
-            if runner.own_core is not None:
-                runner.clock = start
-                return True
-            self._engine.at(start, self._go_on, runner)
-            return False
-        runner.ahead_ns = now - start
-        runner.split[COMPUTE] += now - start
-        return True
 
     # ---- synchronisation between groups
 

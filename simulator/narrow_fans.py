@@ -91,7 +91,8 @@ class NarrowFanNetwork:
         self._free = network.when_free
         self._pools: dict[int, tuple[FifoResource, FifoResource]] = {}
         self._services: dict[tuple[Fan, float, float], _Service] = {}
-        self._known: dict[tuple[Fan, int], _Service] = {}
+        self._known: dict[Scatter, _Service] = {}
+        self._latency = [network.latency_ns(index) for index in range(len(machines))]
         network.before_reading = self.count
         for index in servers:
             machine = machines[index]
@@ -120,7 +121,7 @@ class NarrowFanNetwork:
     def scatter(self, scatter: Scatter, source: int, factor: float, deliver: Deliver) -> None:
         """Send a fan whose last message leaves now."""
         fan, network, now = scatter.fan, self._network, self._engine.env._now
-        service = self._service(fan, source)
+        service = self._known.get(scatter) or self._service(scatter, source)
         network.sent_bytes += fan.total_bytes
         network.bytes_taken[source] += fan.total_bytes
         end, ends = self._free[source], []
@@ -142,7 +143,7 @@ class NarrowFanNetwork:
         fan, network, free = scatter.fan, self._network, self._free
         network.arrived_bytes += fan.total_bytes
         service.served += 1
-        served = self._work(service, ends, network.latency_ns(source))
+        served = self._work(service, ends, self._latency[source])
         if not fan.answered:
             return
         network.sent_bytes += service.replies
@@ -190,16 +191,9 @@ class NarrowFanNetwork:
         network.arrived_bytes += service.replies
         deliver((scatter.mailbox, arrived))
 
-    def _service(self, fan: Fan, source: int) -> _Service:
-        """Return what a fan asks of every queue."""
-        known = self._known.get((fan, source))
-        if known is None:
-            known = self._known[fan, source] = self._service_at(fan, source)
-        return known
-
-    def _service_at(self, fan: Fan, source: int) -> _Service:
-        """Return the same, which all ranks with one rate of NIC share."""
-        rates = self._network.rate(source), self._network.rate(self._count + source)
+    def _service(self, scatter: Scatter, source: int) -> _Service:
+        """Return what a fan asks of every queue, which all ranks with one rate of NIC share."""
+        fan, rates = scatter.fan, (self._network.rate(source), self._network.rate(self._count + source))
         found = self._services.get((fan, *rates))
         if found is None:
             servers = [self._server(fan, place, *rates) for place in range(len(fan.servers))]
@@ -207,6 +201,7 @@ class NarrowFanNetwork:
             if all(server.traffic * len(server.cores) <= server.serve for server in servers):
                 servers = [replace(server, memory=None) for server in servers]
             found = self._services[fan, *rates] = _Service(fan, servers)
+        self._known[scatter] = found
         return found
 
     def _server(self, fan: Fan, place: int, out: float, back: float) -> _Server:
@@ -228,5 +223,5 @@ class NarrowFanNetwork:
             send=index,
             answer=round(answer / network.rate(index)),
             back=round(answer / back),
-            latency=network.latency_ns(index),
+            latency=self._latency[index],
         )

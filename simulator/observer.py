@@ -68,7 +68,7 @@ class Observer:
         self._steps_made = 0
         self._finishing, self._precise = False, 0
         self.ranks = scenario.ranks()
-        parts = (scenario.engine, scenario.network, scenario.lowering, steps, record, self.step)
+        parts = (scenario.engine, scenario.network, scenario.lowering, steps, record, self.step, self.notices)
         self.interpreter = _interpreter(watcher, scenario, *parts, scenario.fans, scenario.outages)
         self.splits: dict[Runner, list[int]] = {}
         self._begin = self.take_snapshot()
@@ -125,6 +125,10 @@ class Observer:
             self._tell(self._progress)
         if self.precision is not None and self._steps_made % len(self.ranks) == 0:
             self._finish_if_precise(self.precision)
+
+    def notices(self, runner: Runner) -> bool:
+        """Whether anything is read or decided at the end of the step that a worker is in."""
+        return self.precision is not None or runner.step + 1 in (self.warmup, self.steps)
 
     def _tell(self, progress: Callable[[float], None]) -> None:
         done = min(1.0, self._steps_made / (self.steps * len(self.ranks)))

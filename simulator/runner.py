@@ -97,6 +97,10 @@ class Runner:
         self.factor = self.draws.step_factor()
         self.factors.append(self.factor)
 
+    def time(self, now: int) -> int:
+        """Return the clock's time or, of a worker that is ahead of it, its own."""
+        return now if self.clock <= now else self.clock
+
     @property
     def start_ns(self) -> int:
         """When the first step began, lost ones included."""
