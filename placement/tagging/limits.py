@@ -28,6 +28,8 @@ class Limits:
         Local searches, where there are too many items for the integer program.
     seed : int
         Of the solver.
+    relaxes : bool
+        Whether the linear relaxation is asked about groups of too many items for the integer program.
     enough_seconds : float
         Placements whose step is no shorter are not wanted: the search may end when its bound says that there are no others.
     """
@@ -38,6 +40,7 @@ class Limits:
     rounds: int = 200
     descents: int = 2
     seed: int = 0
+    relaxes: bool = True
     enough_seconds: float = float("inf")
 
 

@@ -19,6 +19,7 @@ from placement.deadline import Deadline, Phase
 from placement.evaluation.evaluate import Evaluation, evaluate_timed, evaluation_of
 from placement.plan import DP, Tag
 from placement.tagging.baselines import Baseline, baselines, data_parallel
+from placement.tagging.branching import least_step
 from placement.tagging.coarsen import coarse
 from placement.tagging.descent import descend
 from placement.tagging.formulation import Formulation
@@ -34,6 +35,8 @@ FEW_ITEMS = 40
 POLISH_SECONDS = 5.0
 #: Seconds for a placement that fits, where no baseline does and no time is left.
 LAST_CALL = 1.0
+#: Share of the time that is left for the linear relaxation of a large group.
+PROOF = 0.5
 #: Seconds between two requests to stop.
 TICK = 0.05
 
@@ -142,7 +145,7 @@ def proves(contracted: Contracted) -> bool:
 def _solve_large(
     contracted: Contracted, limits: Limits, floor_seconds: float, start: dict[str, Tag] | None
 ) -> GroupSolution:
-    """Solve a group with very many items by local search; nothing is proven about it but the floor.
+    """Solve a group with very many items by local search; a linear relaxation of it is what is proven.
 
     Baselines are those of clusters. Descents start in turn from spread clusters, from all items data-parallel and from the
     best placement.
@@ -164,6 +167,10 @@ def _solve_large(
             args, seed = (contracted, origin, deadline), limits.seed + number
             tags = descend(*args, seed, limit_seconds=found.seconds, spread=number % 3 == 0)
             _offer(found, contracted, contracted.canonical(tags), deadline=limits.deadline)
+        if limits.relaxes and not found.ends(limits):
+            most = min(found.seconds, limits.enough_seconds)
+            proven = least_step(contracted, most, limits.deadline.share(PROOF), limits.gap)
+            found.bound_seconds = max(found.bound_seconds, proven)
     except KeyboardInterrupt:
         found.interrupted = True
     return found
