@@ -25,6 +25,7 @@ from placement.search.compositions import Compositions
 from placement.search.compression import solve_coded
 from placement.search.conflict import answered
 from placement.search.demands import checked, resolved
+from placement.search.exchanging import exchanging_seconds
 from placement.search.guard import allowed_codecs
 from placement.search.input_order import ordered_cluster, ordered_model, ordered_plan
 from placement.search.judging import Judge
@@ -123,7 +124,7 @@ class _Search:
         reference = max(trainers, key=lambda node: node.cores * node.flops_per_core_second)
         self.hogwild = options.hogwild or (1 if options.synchronous else default_threads(trainers))
         self.costs = costs_for(self.batch, reference)
-        self.local = cluster.is_local
+        self.local, self.nodes = cluster.is_local, cluster.nodes
         self.all_dp = dict.fromkeys((op.name for op in model.graph if op.kind is not Kind.LOOKUP), DP)
         self.bounds = Bounds(
             model,
@@ -142,7 +143,6 @@ class _Search:
         )
         self.compositions = Compositions(self.bounds, self.shapes.trainers, self.shapes.hosts)
         self.large = not proves(Contracted(GroupProblem(model, self.costs, (), self.batch, pins=self.options.pins)))
-        self.nodes = cluster.nodes
         self.solved: list[Solved] = []
         self.refused: list[PlacementError] = []
         self.best: Solved | None = None
@@ -353,12 +353,12 @@ class _Search:
         """
         if solution.infeasible:
             return 0.0
-        if shape.mixed:
-            return self.bounds.rate(replace(shape, bound_seconds=solution.bound_seconds))
-        cut = len(shards) > self.bounds.fewest_shards(shape)
-        seconds = self._relaxed(shape) if solution.server_binds or cut else solution.bound_seconds
-        samples = len(shape.groups) * shape.ranks * self.batch
-        return samples / seconds if seconds else float("inf")
+        seconds, cut = solution.bound_seconds, len(shards) > self.bounds.fewest_shards(shape)
+        if not shape.mixed and (solution.server_binds or cut):
+            seconds = self._relaxed(shape)
+        if not shape.mixed and self.large:
+            seconds = max(seconds, exchanging_seconds(self.bounds, shape, solution.seconds, self.deadline))
+        return self.bounds.rate(replace(shape, bound_seconds=seconds))
 
     def _disappointing(self, shape: Shape) -> bool:
         """Whether groups like this did less than the best plan, so that their placement, not the servers, seems to bind."""

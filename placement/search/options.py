@@ -174,7 +174,7 @@ def limits_of(options: SolveOptions, deadline: Deadline, effort: int, samples: i
         rounds=20 * effort,
         descents=effort,
         seed=options.seed,
-        relaxes=effort == 1,
+        relaxes=False,
         enough_seconds=samples / goal if goal else float("inf"),
     )
 

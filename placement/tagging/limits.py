@@ -29,7 +29,8 @@ class Limits:
     seed : int
         Of the solver.
     relaxes : bool
-        Whether the linear relaxation is asked about groups of too many items for the integer program.
+        Whether the linear relaxation is asked about a group of too many items for the integer program; a search over shapes
+        asks it once for all groups that are alike.
     enough_seconds : float
         Placements whose step is no shorter are not wanted: the search may end when its bound says that there are no others.
     """
