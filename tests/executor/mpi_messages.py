@@ -13,7 +13,7 @@ import numpy as np
 from executor.clock import Clock, ClockKind
 from executor.errors import PeerGone
 from executor.frame import PART_BYTES, Frame, Layout
-from executor.mpi import Unwatched, finish, library
+from executor.mpi import Unwatched, finish, leave_no_names, library
 from executor.mpi_transport import MpiChannel, mpi_channel
 from executor.transport import Link
 
@@ -59,6 +59,7 @@ def receive_all(channel: MpiChannel, layout: Layout, clock: Clock) -> None:
 def main() -> None:
     """Send or receive; an error of one rank ends both."""
     comm, clock = library().COMM_WORLD, Clock(ClockKind.WALL, time.perf_counter())
+    leave_no_names(comm)  # however this ends
     assert len(Frame(LARGE).parts) > 2
     try:
         for tag, layout in enumerate(LAYOUTS):
