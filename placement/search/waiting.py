@@ -85,7 +85,8 @@ class Waiting:
 
     def rates(self, most: int | None = None) -> list[tuple[Shape, float]]:
         """Return shapes with the samples per second that they cannot exceed, the first so many or all."""
-        return [(shape, self.bounds.rate(shape)) for shape in self.shapes[:most]]
+        known = ((shape, self.bounds.raised(shape) if shape.composed else shape) for shape in self.shapes[:most])
+        return [(shape, self.bounds.rate(raised)) for shape, raised in known]
 
     def sizes(self) -> Iterator[Shape]:
         """Yield the best bounded shape of each group size, best first."""

@@ -36,7 +36,7 @@ POLISH_SECONDS = 5.0
 #: Seconds for a placement that fits, where no baseline does and no time is left.
 LAST_CALL = 1.0
 #: Share of the time that is left for the linear relaxation of a large group.
-PROOF = 0.5
+PROOF = 0.4
 #: Seconds between two requests to stop.
 TICK = 0.05
 
