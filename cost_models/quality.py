@@ -2,7 +2,8 @@
 
 Measured by training a small DLRM on planted clicks (``experiments.quality``; docs/codecs.md): five seeds, pairs of runs with
 and without the codec, loss over the last quarter of a single pass. **One task, one model, short runs:** changes shrink
-as runs get longer, and another model may do worse. A codec that was not measured at a place is not known to be harmless.
+at first as runs get longer, those of cuts not to nothing (docs/figures.md, dct-mp-length), and another model may do worse. A
+codec that was not measured at a place is not known to be harmless.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def draw_length(rows: Rows, axis: Axes) -> None:
         style: dict[str, Any] = {"marker": MARKERS[position], "color": COLOURS[position], "linewidth": 1.2}
         style |= {"linestyle": "-" if first else ":", "fillstyle": "full" if first else "none"}
         at = [(1 + 0.02 * number) * row["steps"] for row in mine]
-        label = cell if first else f"{cell}, {task}"
+        label = ", ".join([cell, *([] if first else [task]), *(["one seed"] if mine[0]["seeds"] == 1 else [])])
         axis.errorbar(at, [row["change"] for row in mine], _errors(mine), capsize=3, label=label, **style)
     axis.axhspan(-HARMLESS, HARMLESS, color="lightgrey", alpha=0.6, label=f"within {HARMLESS:g} %")
     lengths = sorted({row["steps"] for row in rows})

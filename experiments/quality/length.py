@@ -1,4 +1,4 @@
-"""How the loss of DCT-MP goes away with the length of a run: one run, read at lengths that double.
+"""What the length of a run does to the loss of DCT-MP: one run, read at lengths that double.
 
 On a stream that is read once a run of N steps is the beginning of every longer one, so that one run yields the points of all
 its lengths. The quality at a length is that of the other studies: the loss of each batch before its update over the last

@@ -53,7 +53,7 @@ ROWS = {
         for cell in ("bottom cut", "top cut")
     ],
     "dct-mp-length": [
-        CHANGES[0] | {"task": task, "steps": steps, "cell": cell}
+        CHANGES[0] | {"task": task, "steps": steps, "cell": cell, "seeds": 1 + (cell == "two cuts")}
         for task in ("reference", "paper's layers")
         for cell in ("one cut", "two cuts")
         for steps in (500, 1000)
