@@ -64,7 +64,7 @@ def test_placement_of_clusters_is_one_of_operators() -> None:
     assert value.fits
     assert value.seconds == pytest.approx(found.seconds)
     assert found.seconds <= min(b.evaluation.seconds for b in found.baselines if b.evaluation.fits)
-    assert found.bound_seconds == 1e-6
+    assert 1e-6 < found.bound_seconds <= found.seconds
 
 
 def test_large_graph_gets_a_plan_with_an_honest_gap() -> None:
