@@ -2,14 +2,15 @@
 
     {"format": "hiertrain-plan/1", "plan": {...}, "costs": {...}, "result": {...}}
 
-The model travels as its own description (``Model.spec``), so a plan file is complete. A file that misses an operator or
+The model travels as its own description (``Model.spec``), so a plan file is complete; ``plan.order`` is the order in which
+the plan runs its operators (a file without it: that of the description). A file that misses an operator or
 a row is refused, with its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,6 +65,7 @@ class _PlanDocument:
     name: str
     seed: int
     codecs: dict[str, str] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
 
 
 def save_plan(
@@ -125,6 +127,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "name": plan.name,
         "seed": plan.seed,
         "codecs": dict(plan.codecs),
+        "order": list(plan.model.graph.order),
     }
 
 
@@ -139,7 +142,7 @@ def plan_from_json(document: Mapping[str, Any], source: str | Path) -> Plan:
         When the plan breaks a rule; the message names ``source``.
     """
     found = build(_PlanDocument, dict(document), source)
-    model: Model = model_from_spec(found.model)
+    model = _in_order(model_from_spec(found.model), found.order, source)
     try:
         return Plan(
             model=model,
@@ -159,3 +162,15 @@ def plan_from_json(document: Mapping[str, Any], source: str | Path) -> Plan:
         )
     except InvalidPlan as error:
         raise InvalidPlan(f"{source}: {error}") from None
+
+
+def _in_order(model: Model, names: Sequence[str], source: str | Path) -> Model:
+    """Return a model whose operators run in a plan's order; in that of its description if a file has none."""
+    graph = model.graph
+    if not names or tuple(names) == graph.order:
+        return model
+    known = set(graph.order)
+    wrong = next((name for name in (*names, *graph.order) if name not in known or names.count(name) != 1), None)
+    if wrong is not None:
+        raise BadInput(source, "plan.order", wrong, "each operator of the model but the look-ups, once")
+    return replace(model, graph=graph.in_order(names))

@@ -199,6 +199,21 @@ class Graph:
                 together.setdefault(self.consumers[op.name], []).append(op.name)
         return {name: tuple(names) for names in together.values() for name in names}
 
+    def in_order(self, names: Sequence[str]) -> Graph:
+        """Return the same operators in another order.
+
+        Parameters
+        ----------
+        names : sequence of str
+            All operators but the LOOKUPs, which programs do not run: those come first.
+        """
+        return Graph((*(op for op in self if op.kind is Kind.LOOKUP), *(self[name] for name in names)))
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the operators that programs run, all but the LOOKUPs, in their order."""
+        return tuple(op.name for op in self if op.kind is not Kind.LOOKUP)
+
     def message_of(self, name: str) -> tuple[str, ...]:
         """Return the operators whose outputs travel inside a group in one message with that of ``name``."""
         return self.bundles.get(name, (name,))

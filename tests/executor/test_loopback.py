@@ -121,6 +121,12 @@ def fan(**tags: int) -> Plan:
     return plans.plan(Model("fan", Graph(ops)), nodes=4, tags=tags, batch=64)
 
 
+def listed(plan: Plan, *first: str) -> Plan:
+    """A plan that runs some operators, and what they need, before others."""
+    names = sorted(plan.model.graph.order, key=lambda name: name not in first)
+    return replace(plan, model=replace(plan.model, graph=plan.model.graph.in_order(names)))
+
+
 PLANS = {
     "all dp": wide_dlrm(),
     "mp bottom": wide_dlrm(nodes=2, tags={"bottom0": 1, "bottom1": 1}),
@@ -130,6 +136,8 @@ PLANS = {
     "mp on the rank's node": wide_dlrm(nodes=1, tags={"bottom0": 0, "top0": 0}),
     "branches elsewhere": branches([1, 2]),
     "branches mixed": branches([0, 1, 2]),
+    "branches in another order": listed(branches([0, 1, 2]), "b3b", "b1b", "b2a"),
+    "fan in another order": listed(fan(c0=1, c2=1, c4=2), "c5", "c2", "c6"),
     "rows split": row_split(),
     "mixed dims": mixed_dims(),
     "bags summed": bags("sum"),
