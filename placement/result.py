@@ -62,7 +62,8 @@ class PlacementResult:
     objective : float
         Predicted samples per second of all groups.
     bound : float
-        Proven: no plan that the options allow does more.
+        Proven: no plan that the options allow does more, its operators in the order of their names or, if the plan's own
+        order is another, in any.
     gap : float
         (bound - objective) / bound.
     solve_seconds : float

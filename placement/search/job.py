@@ -6,6 +6,7 @@ not solved is excluded by its bound, and the largest remaining bound is a bound 
 
 On unlike machines a shape is first bounded for every way to put its machines together, then opened into a few of them
 (``compositions``). Unlike groups share one set of tags: each proposes its best, and those that do most in all groups win.
+Last, the plan's operators are put in order (``running_order``).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from placement.search.judging import Judge
 from placement.search.options import News, SolveOptions, default_threads, limits_of, offers_of
 from placement.search.outcome import Kinds, Outcome, Solved, assumptions, coded, distinct, no_plan, plan_of, problems_of
 from placement.search.replan import Previous
+from placement.search.running_order import in_any_order, reordered
 from placement.search.shapes import Shape, Shapes, usable
 from placement.search.waiting import Waiting
 from placement.tables.sharding import ShardingOptions, shard_tables, sharding_of
@@ -97,7 +99,7 @@ def solve(
         return _Search(of, on, costs_for, wanted, until).run(news if wanted is options else None)
 
     found = answered(search, options, end)
-    return replace(found, plan=replace(found.plan, model=replace(model, graph=of.graph)))
+    return replace(found, plan=replace(found.plan, model=replace(model, graph=found.plan.model.graph)))
 
 
 class _Search:
@@ -172,18 +174,14 @@ class _Search:
             self._tell()
         self._insist()
         if self.best is None:
-            if self.interrupted:
-                raise KeyboardInterrupt
-            raise no_plan(self.solved, self.refused, complete=not self.waiting)
+            raise KeyboardInterrupt if self.interrupted else no_plan(self.solved, self.refused, not self.waiting)
         return self._result(self.best)
 
     def _tell(self) -> None:
         """Say how good the best plan is and what is still possible."""
         if self.news and self.best:
-            rest = self.waiting.rates(1)
-            self.news.standing(
-                self.best.value, Outcome(self.solved, rest, self.best.value, 0.0, self.waiting.unlike).bound
-            )
+            best, rest = self.best.value, self.waiting.rates(1)
+            self.news.standing(best, Outcome(self.solved, rest, best, 0.0, self.waiting.unlike).bound)
 
     def _resume(self) -> None:
         """Take the earlier plan as it stands for the best one so far, if it still fits and is still allowed."""
@@ -234,11 +232,8 @@ class _Search:
 
     def _first(self, shape: Shape) -> list[Shape]:
         """Solve a shape as it is, in a hurry; return the shapes to be looked at instead of it."""
-        if shape.composed:
-            self._try(shape)
-            return list(self.bounds.siblings(shape))
-        self._try(self.compositions.given(shape))
-        return [shape]
+        self._try(shape if shape.composed else self.compositions.given(shape))
+        return list(self.bounds.siblings(shape)) if shape.composed else [shape]
 
     def _insist(self) -> None:
         """Solve again, with more effort, the shapes whose bounds keep the gap of the job open."""
@@ -348,8 +343,7 @@ class _Search:
         """Samples per second of all groups, if all were like this one, that no placement of the shape exceeds.
 
         What the solver proved holds for these shards. It holds for all shardings of the shape unless a server binds, or
-        a table was cut that need not be; then the shape's own bound stands. Of unlike groups it says only what is left to
-        gain: what is proven about those is the bound of all ways to put them together.
+        a table was cut that need not be; then the shape's own bound stands. Of unlike groups it says what is left to gain.
         """
         if solution.infeasible:
             return 0.0
@@ -379,12 +373,18 @@ class _Search:
 
     def _result(self, best: Solved) -> PlacementResult:
         enough = max(self.options.gap, PRECISION)
+        earlier = self.solved[:1] if self.previous else []
+        best, said = reordered([best, *earlier], self.deadline)
         outcome = Outcome(self.solved, self.waiting.rates(), best.value, enough, self.waiting.unlike)
+        if said:
+            outcome = in_any_order(outcome, self.bounds)
+            if self.news:
+                self.news.standing(best.value, outcome.bound)
         with self.deadline.phase("answer"):
             evaluation = evaluate(replace(best.problems[0], codecs=best.codecs), best.tags or {})
         return PlacementResult(
             status="optimal" if outcome.open <= enough else "feasible",
-            plan=checked(plan_of(best, self.model, self.batch, self.hogwild, self.options), self.options, self.rules),
+            plan=checked(plan_of(best, self.batch, self.hogwild, self.options), self.options, self.rules),
             costs=self.costs,
             objective=best.value,
             bound=outcome.bound,
@@ -394,7 +394,7 @@ class _Search:
             curve=outcome.curve,
             baselines=outcome.baselines,
             evaluation=evaluation,
-            assumptions=self.assumed,
+            assumptions=(*self.assumed, *said),
             interrupted=self.interrupted,
             moved_bytes=best.moved if self.previous else None,
         )

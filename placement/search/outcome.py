@@ -266,21 +266,19 @@ def _fair(pace: Sequence[float], seconds: Sequence[float]) -> float:
     return float("inf")
 
 
-def plan_of(best: Solved, model: Model, batch: int, hogwild: int, options: SolveOptions) -> Plan:
+def plan_of(best: Solved, batch: int, hogwild: int, options: SolveOptions) -> Plan:
     """Return the plan of a solved shape.
 
     Parameters
     ----------
     best : Solved
-        The shape, with tags.
-    model : Model
-        What is trained.
+        The shape, with tags, and operators in the order in which the plan runs them.
     batch, hogwild : int
         Samples per thread and step, threads per rank.
     options : SolveOptions
         Sync settings, mode and seed.
     """
-    shape = best.shape
+    shape, model = best.shape, best.problems[0].model
     return Plan(
         model=model,
         groups=shape.groups,
