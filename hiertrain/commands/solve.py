@@ -91,7 +91,10 @@ def command(
     ] = None,
     lost_node: Annotated[list[str] | None, typer.Option(help="Machine to do without. Repeatable.")] = None,
     movement_weight: Annotated[
-        float, typer.Option(min=0.0, help="Seconds of a step that moving a byte from the warm start's plan may cost.")
+        float,
+        typer.Option(
+            min=0.0, max=1e6, help="Seconds of a step that moving a byte from the warm start's plan may cost."
+        ),
     ] = 0.0,
     sync_algorithm: Annotated[Algorithm, typer.Option(help="How groups are kept together.")] = Algorithm.EASGD,
     sync_mode: Annotated[Mode, typer.Option(help="A worker beside the threads, or thread 0 stops.")] = Mode.BACKGROUND,

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 
 from cost_models.network import Wire, wire_seconds
 from placement.deadline import Deadline
@@ -143,8 +144,8 @@ class _Trials:
         value, _ = job_value(kinds, self.tags, evaluate_timed(kinds[0][0], self.tags, self.deadline), self.deadline)
         if value is None or value <= found.value * (1 + PRECISION):
             return False
-        charged = 1 / found.score - 1 / found.value  # for bytes moved, per sample
-        found.problems, found.value, found.score = problems, value, 1 / (1 / value + charged)
+        charge = 1 / found.score - 1 / found.value if found.score else inf  # for bytes moved, in seconds a sample
+        found.problems, found.value, found.score = problems, value, 1 / (1 / value + charge)
         return True
 
     def descend(self) -> None:

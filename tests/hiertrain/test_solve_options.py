@@ -60,6 +60,7 @@ def test_what_is_forbidden_is_in_no_plan(tmp_path: Path) -> None:
         ("--forbid", "top_0"),
         ("--table-forbid", "=1"),
         ("--lost-node", "nobody"),
+        ("--movement-weight", "inf"),
     ],
 )
 def test_bad_values_are_named(option: tuple[str, str]) -> None:

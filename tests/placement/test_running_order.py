@@ -50,9 +50,9 @@ def _branched(layers: list[int], order: tuple[int, ...] = ()) -> Model:
     return Model("branches", Graph(tuple(ops)), tuple(table(name) for name in names), batch=BATCH)
 
 
-def _plan(model: Model, costs: CostTable, *, nodes: int = 4, **options: object) -> PlacementResult:
+def _plan(model: Model, costs: CostTable, *, named: str = "m", **options: object) -> PlacementResult:
     settings = {"max_replicas": 1, "hogwild": 1, "group_size": 2, "servers": 2, "ranks": 1, **options}
-    cluster = Cluster("c", tuple(machine(f"m{index}") for index in range(nodes)))
+    cluster = Cluster("c", tuple(machine(f"{named}{index}") for index in range(4)))
     return solve(model, cluster, lambda *_: costs, SolveOptions(**settings))  # type: ignore[arg-type]
 
 
@@ -142,6 +142,17 @@ def test_the_search_starts_again_from_a_plan_in_another_order() -> None:
     same = _plan(first.plan.model, first.costs, warm_start=first.plan, movement_seconds_per_byte=1.0, gap=0.9)
     assert (same.plan.tags, same.plan.model.graph) == (first.plan.tags, first.plan.model.graph)
     assert same.moved_bytes == 0
+
+
+def test_moving_may_be_too_dear_for_any_number() -> None:
+    """All machines being new, and moving a byte costing more than numbers hold, the same order is found all the same."""
+    first = _three(2)
+    model, pins = first.plan.model, first.plan.tags
+    moved = _plan(
+        model, first.costs, named="n", pins=pins, warm_start=first.plan, movement_seconds_per_byte=1e306, gap=0.9
+    )
+    assert moved.moved_bytes
+    assert moved.plan.model.graph.order == first.plan.model.graph.order
 
 
 def _random(seed: int) -> tuple[Model, CostTable, dict[str, object]]:
