@@ -119,7 +119,7 @@ class Bounds:
 
     def quick(self, shape: Shape) -> Shape:
         """Return the shape with its quick bound."""
-        return replace(shape, bound_seconds=max(self.server_seconds(shape), self._group_seconds(shape)))
+        return replace(shape, bound_seconds=max(self.server_seconds(shape), self.group_seconds(shape)))
 
     # ---- shapes with their cuts
 
@@ -131,10 +131,9 @@ class Bounds:
             return replace(shape, bound_seconds=self._level(shape), refined=True)
         values = candidates(len(self.model.tables), len(shape.servers))
         first = bisect_left(values, True, key=lambda v: self._served(shape, v) >= self._pulled(shape, v))
-        return min(
-            (self._leaf(shape, values[i], "both") for i in (first - 1, first) if 0 <= i < len(values)),
-            key=lambda leaf: leaf.bound_seconds,
-        )
+        leaves = (self._leaf(shape, values[i], "both") for i in (first - 1, first) if 0 <= i < len(values))
+        best = min(leaves, key=lambda leaf: leaf.bound_seconds)
+        return replace(best, bound_seconds=max(best.bound_seconds, shape.bound_seconds))
 
     def siblings(self, leaf: Shape) -> Iterator[Shape]:
         """Yield the leaves next to a leaf: with fewer cuts, with more cuts."""
@@ -201,7 +200,7 @@ class Bounds:
         spread = (self._pulled_whole[0] + cuts * more) / len(shape.servers)
         arriving = max(more * fullest, spread) + self._pooled_bytes(table, self.batch) * whole
         rate = float("inf") if self.local else max(node.nic_bytes_per_second for node in shape.servers)
-        return max(self._group_seconds(shape, int(cuts)), step * arriving / rate)
+        return max(self.group_seconds(shape, int(cuts)), step * arriving / rate)
 
     def _pooled_bytes(self, feature: EmbeddingTable, batch: int) -> int:
         """Bytes that the pooled rows of a feature, or their gradients, take at least."""
@@ -249,14 +248,14 @@ class Bounds:
             longest[op.name] = own + max((longest[name] for name in op.inputs), default=0.0)
         return max(longest.values(), default=0.0) + self.costs.next_batch_seconds + self.costs.metric_seconds
 
-    def _group_seconds(self, shape: Shape, cuts: int = 0, more_ids_bytes: int = 0) -> float:
-        """Lower bound of the step of the first group, with some more shards, or bytes of ids, than tables have.
+    def group_seconds(self, shape: Shape, cuts: int = 0, more_ids_bytes: int = 0) -> float:
+        """Return a lower bound of the step of the first group, with some more shards, or bytes of ids, than tables have.
 
         Of unlike groups, the mean step: the harmonic one, as rates add up.
         """
         if shape.mixed:
             alone = [replace(shape, groups=(group,), mixed=False) for group in shape.groups]
-            seconds = [self._group_seconds(one, cuts, more_ids_bytes) for one in alone]
+            seconds = [self.group_seconds(one, cuts, more_ids_bytes) for one in alone]
             return len(seconds) / sum(1 / s for s in seconds) if all(seconds) else 0.0
         (total, stay, path), group, others = self.work, shape.groups[0], shape.ranks - 1
         own, moved = (0.0, 0.0) if shares_machine(shape) else self.pulls(shape, cuts, more_ids_bytes)
@@ -282,7 +281,7 @@ class Bounds:
         steps, curve, low = len(shape.groups) * shape.ranks, self._curve(shape), shape.bound_seconds
 
         def group(seconds: float) -> float:
-            return self._group_seconds(shape, more_ids_bytes=curve.more_ids_bytes(seconds / steps))
+            return self.group_seconds(shape, more_ids_bytes=curve.more_ids_bytes(seconds / steps))
 
         high = group(low)
         while high - low > FINE * low:

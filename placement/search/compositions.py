@@ -4,21 +4,24 @@ A shape of the search counts machines; on a cluster of unlike machines the same 
 made: servers and trainers taken by speed, NIC or memory, or kinds in turn; groups of like with like, or each the same mix;
 the kinds that are worst left out; and, with fewer ranks than nodes, weak nodes as ranks or as hosts of MP operators. Where
 demands tell places or kinds apart, kinds are left out and places changed (``arrangements``). All the
-ways that are not made are bounded together, by machines that are the best of the cluster in each resource at once. Knows
-nothing of tags.
+ways that are not made are bounded together, by machines that are the best of the cluster in each resource at once, then by
+machines of each kind in one role only (``mixing``). Knows nothing of tags.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate, chain, islice, product, zip_longest
+from itertools import accumulate, chain, combinations_with_replacement, islice, product, zip_longest
+from math import comb
 
-from cost_models.costs import CostTable, PhaseCost
+from cost_models.costs import PhaseCost
 from placement.evaluation.group import GroupProblem
 from placement.search.arrangements import arranged, heaviest, least_alone, pools, tells_apart
 from placement.search.bounds import Bounds, shares_machine
+from placement.search.mixing import Mixing, ideal
 from placement.search.shapes import Shape
 from placement.tagging.candidates import Forbid
 from placement.tagging.nets import Contracted
@@ -26,6 +29,8 @@ from problem.cluster import Node
 
 #: Ways to put the machines of a shape together that are looked at, those with the best bounds; and that are bounded.
 MOST, MOST_BOUNDED = 16, 500
+#: Choices of servers of which all are made, where nothing else is open.
+MOST_SPLITS = 64
 
 Groups = tuple[tuple[Node, ...], ...]
 Order = Callable[[Node], float]
@@ -51,6 +56,7 @@ class Compositions:
         self._ideal = {"trainers": ideal(trainers, self.costs), "hosts": ideal(hosts, self.costs)}
         self._server_seconds: dict[int, float] = {}
         self._told_apart = tells_apart(bounds.pins, bounds.forbids)
+        self.mixing = Mixing(bounds, self.trainers, self.hosts, _kind)
 
     # ---- all at once
 
@@ -62,15 +68,25 @@ class Compositions:
         samples = len(shape.groups) * shape.ranks * self.bounds.batch
         return replace(shape, bound_seconds=samples / rate if rate < float("inf") else 0.0, composed=False)
 
+    def refined(self, shape: Shape) -> Shape:
+        """Return an open shape with its bound lowered by what machines of each kind there are (``mixing``)."""
+        refined = replace(shape, refined=True)
+        if self.near or self.bounds.rules or shares_machine(shape):
+            return refined
+        rate = self.mixing.rate(shape)
+        samples = len(shape.groups) * shape.ranks * self.bounds.batch
+        seconds = samples / rate if rate else float("inf")
+        return replace(refined, bound_seconds=max(shape.bound_seconds, seconds))
+
     @cached_property
     def _is_plain(self) -> bool:
         """Whether like machines train, and machines that cannot train, all alike and in nothing worse, are there to serve.
 
         Then these serve before any trainer does: of another way, a trainer that serves may be exchanged for one of them
-        that is idle. With rules of tables, which name servers, it may be otherwise.
+        that is idle.
         """
-        alike = len({_kind(node) for node in self.trainers}) == 1 and len({_kind(node) for node in self._meant}) == 1
-        return alike and not self.near and not self.bounds.rules and self._is_no_worse(self._meant[0], self.trainers[0])
+        alike = self._one_kind_trains and len({_kind(node) for node in self._meant}) == 1
+        return alike and self._is_no_worse(self._meant[0], self.trainers[0])
 
     @cached_property
     def _meant(self) -> list[Node]:
@@ -79,20 +95,47 @@ class Compositions:
 
     def covers(self, shape: Shape) -> bool:
         """Whether the ways that are made of a shape are all that need be: no other does more."""
-        return self._is_plain and not shares_machine(shape) and len(self._splits(shape)) <= MOST
+        if not self._one_kind_trains or shares_machine(shape):
+            return False
+        count, kinds = len(shape.servers), 1 if self._is_plain else len(self._kinds_serving)
+        choices = comb(count + kinds - 1, count) * kinds ** len(shape.sync_servers)
+        return choices <= 4 * MOST_SPLITS and sum(1 for _ in self._splits(shape)) <= MOST_SPLITS
 
-    def _splits(self, shape: Shape) -> list[tuple[tuple[Node, ...], tuple[Node, ...]]]:
-        """Embedding and sync servers where machines that only serve are taken first: how many of them are of which."""
+    @cached_property
+    def _one_kind_trains(self) -> bool:
+        """Whether trainers are alike, so that nothing is open but who serves, and no rules of tables name servers."""
+        return len({_kind(node) for node in self.trainers}) == 1 and not self.near and not self.bounds.rules
+
+    def _splits(self, shape: Shape) -> Iterator[tuple[tuple[Node, ...], tuple[Node, ...]]]:
+        """Embedding and sync servers of like trainers: every choice of kinds, sync servers in every order that differs."""
         count, syncs = len(shape.servers), len(shape.sync_servers)
+        if self._is_plain:
+            yield from self._plain_splits(count, syncs)
+            return
+        kinds, free, size = self._kinds_serving, len(self.trainers), shape.group_size * (2 if syncs else 1)
+        for serving in combinations_with_replacement(kinds, count):
+            for synchronising in product(kinds, repeat=syncs):
+                taken = Counter(serving) + Counter(synchronising)
+                if all(taken[kind] <= len(kinds[kind]) for kind in taken):
+                    left = {kind: iter(machines) for kind, machines in kinds.items()}
+                    chosen = [next(left[kind]) for kind in (*serving, *synchronising)]
+                    if free - sum(node.may_train for node in chosen) >= size:
+                        yield tuple(chosen[:count]), tuple(chosen[count:])
+
+    @cached_property
+    def _kinds_serving(self) -> dict[object, list[Node]]:
+        """Machines that may serve by kind, those that cannot train first."""
+        kinds: dict[object, list[Node]] = {}
+        for node in sorted(self.hosts, key=lambda node: node.may_train):
+            kinds.setdefault(_kind(node), []).append(node)
+        return kinds
+
+    def _plain_splits(self, count: int, syncs: int) -> Iterator[tuple[tuple[Node, ...], tuple[Node, ...]]]:
+        """Those where machines that only serve are taken first: how many of them are of which."""
         meant = self._meant[: count + syncs]
         others = [node for node in self.hosts if node.may_train][: count + syncs - len(meant)]
-        return [
-            (
-                (*meant[:first], *others[: count - first]),
-                (*meant[first:], *others[count - first :]),
-            )
-            for first in range(min(count, len(meant)), max(0, len(meant) - syncs) - 1, -1)
-        ]
+        for first in range(min(count, len(meant)), max(0, len(meant) - syncs) - 1, -1):
+            yield (*meant[:first], *others[: count - first]), (*meant[first:], *others[count - first :])
 
     def _is_no_worse(self, node: Node, other: Node) -> bool:
         """Whether a machine is at least as good as another in every resource."""
@@ -170,8 +213,8 @@ class Compositions:
         found: dict[object, Shape] = {}
         for made in (first, *islice(self._made(shape), MOST_BOUNDED)):
             found.setdefault(_signature(made), made)
-        bounded = [self._bounded_alone(self.bounds.quick(made)) for made in found.values()]
-        return sorted(bounded, key=self.bounds.order)[:MOST]
+        bounded = [self._bounded_together(self._bounded_alone(self.bounds.quick(made))) for made in found.values()]
+        return sorted(bounded, key=self.bounds.order)[: MOST_SPLITS if self.covers(shape) else MOST]
 
     def _made(self, shape: Shape) -> Iterator[Shape]:
         """Ways to choose servers, and to form groups of the rest."""
@@ -181,6 +224,12 @@ class Compositions:
             for groups in chain.from_iterable(self._groups(shape, pool) for pool in pools(free, self.bounds.forbids)):
                 for ordered in arranged(groups, _kind) if self._told_apart else (groups,):
                     yield self._shape(shape, ordered, servers, sync)
+
+    def _bounded_together(self, shape: Shape) -> Shape:
+        """The shape with the bound that one set of tags for unlike groups is."""
+        rate = float("inf") if not shape.mixed or self.near or shares_machine(shape) else self.mixing.shared(shape)
+        samples = len(shape.groups) * shape.ranks * self.bounds.batch
+        return replace(shape, bound_seconds=max(shape.bound_seconds, samples / rate))
 
     def _bounded_alone(self, shape: Shape) -> Shape:
         """The shape with the bound of what is forbidden: an operator takes its time wherever it may be."""
@@ -203,7 +252,14 @@ class Compositions:
     def _shape(self, shape: Shape, groups: Groups, servers: tuple[Node, ...], sync: tuple[Node, ...]) -> Shape:
         mixed = len({tuple(map(_kind, group)) for group in groups}) > 1
         return replace(
-            shape, groups=groups, servers=servers, sync_servers=sync, composed=True, mixed=mixed, bound_seconds=0.0
+            shape,
+            groups=groups,
+            servers=servers,
+            sync_servers=sync,
+            composed=True,
+            refined=False,
+            mixed=mixed,
+            bound_seconds=0.0,
         )
 
     def _orders(self) -> tuple[Order, ...]:
@@ -216,7 +272,7 @@ class Compositions:
     def _picks(self, shape: Shape) -> list[tuple[tuple[Node, ...], tuple[Node, ...]]]:
         """Embedding and sync servers: as given, or with most or least cores, NIC or memory; those meant to serve first."""
         if self.covers(shape):
-            return self._splits(shape)
+            return list(self._splits(shape))
         found = {_kinds(shape.servers, shape.sync_servers): (shape.servers, shape.sync_servers)}
         for serve in self._servers(self.hosts, len(shape.servers)):
             taken = {node.name for node in serve}
@@ -288,33 +344,3 @@ def _signature(shape: Shape) -> object:
     """What two shapes of like machines in like places have in common."""
     groups = sorted(tuple(map(_kind, group)) for group in shape.groups)
     return tuple(groups), _kinds(shape.servers, shape.sync_servers)
-
-
-def ideal(nodes: Sequence[Node], costs: CostTable) -> tuple[Node, ...]:
-    """Return machines of which the first n have, in each resource, no less in sum or singly than any n of the given.
-
-    The i-th has the i-th best of each resource; it may not exist.
-
-    Parameters
-    ----------
-    nodes : sequence of Node
-        Machines.
-    costs : CostTable
-        Says how fast a core of each is.
-    """
-    by_speed = sorted(nodes, key=lambda node: -node.cores / costs.slowdown(node))
-    best = [
-        sorted((getattr(node, what) for node in nodes), reverse=True)
-        for what in ("memory_bandwidth_bytes_per_second", "memory_bytes", "nic_bytes_per_second")
-    ]
-    return tuple(
-        replace(
-            node,
-            name=f"ideal {i} {node.name}",
-            host=f"ideal {i} {node.name}",
-            memory_bandwidth_bytes_per_second=best[0][i],
-            memory_bytes=best[1][i],
-            nic_bytes_per_second=best[2][i],
-        )
-        for i, node in enumerate(by_speed)
-    )

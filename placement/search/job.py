@@ -219,7 +219,7 @@ class _Search:
         if not shape.bounded:
             return [self.waiting.bound(shape)]
         if not shape.composed:
-            return self.compositions.of(shape)
+            return self.compositions.of(shape) if shape.refined else [self.waiting.refined(shape)]
         raised = self.bounds.raised(shape)
         if raised.bound_seconds > shape.bound_seconds:
             return [raised]

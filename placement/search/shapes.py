@@ -40,7 +40,7 @@ class Shape:
     side : str
         Which other values of ``per_server`` remain to be looked at: ``both``, ``fewer`` or ``more`` cuts.
     refined : bool
-        Whether ``bound_seconds`` counts the cuts of tables.
+        Whether ``bound_seconds`` counts the cuts of tables; for any kind of machines, what there is of each kind.
     composed : bool
         Whether it stands for these machines; if not, for as many of any kind.
     mixed : bool

@@ -40,7 +40,7 @@ class Waiting:
 
     def __init__(self, shapes: Sequence[Shape], bounds: Bounds, compositions: Compositions, deadline: Deadline) -> None:
         self.bounds, self.compositions = bounds, compositions
-        self.unlike: list[tuple[Shape, float]] = []
+        self._unlike: dict[tuple[int, ...], tuple[Shape, float]] = {}
         self._tight: tuple[Shape, bool] | None = None
         self.shapes = sorted(self._bounded(shapes, deadline.share(BOUNDING)), key=bounds.order)
 
@@ -63,8 +63,23 @@ class Waiting:
         """Return a shape with its first bound; of unlike machines, with one for all ways to put them together."""
         found = self.compositions.bounded(replace(shape, bounded=True))
         if not found.composed and not self.compositions.covers(found):
-            self.unlike.append((found, self.bounds.rate(found)))
+            self._remember(found)
         return found
+
+    def refined(self, shape: Shape) -> Shape:
+        """Return a shape for any kind of machines with its second bound: what there is of each kind."""
+        found = self.compositions.refined(shape)
+        if _counts(found) in self._unlike:
+            self._remember(found)
+        return found
+
+    def _remember(self, shape: Shape) -> None:
+        self._unlike[_counts(shape)] = shape, self.bounds.rate(shape)
+
+    @property
+    def unlike(self) -> list[tuple[Shape, float]]:
+        """Shapes of unlike machines, each with what no way to put its machines together exceeds."""
+        return list(self._unlike.values())
 
     def __bool__(self) -> bool:
         return bool(self.shapes)
@@ -110,3 +125,8 @@ class Waiting:
         size = min(2 * size, max((s.group_size for s in bounded if len(s.servers) >= servers), default=0))
         size = max(size, tight.group_size + 1)
         return next((s for s in bounded if len(s.servers) >= servers and s.group_size >= size), None)
+
+
+def _counts(shape: Shape) -> tuple[int, ...]:
+    """Numbers of machines of a shape."""
+    return shape.group_size, shape.ranks, len(shape.groups), len(shape.servers), len(shape.sync_servers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import permutations, product
 
@@ -15,8 +15,9 @@ from placement.evaluation.evaluate import Evaluation, NodeLoad, evaluate
 from placement.evaluation.group import GroupProblem, server_links
 from placement.plan import DP, Shard
 from placement.search.bounds import Bounds
-from placement.search.compositions import Compositions, ideal
+from placement.search.compositions import Compositions
 from placement.search.job import solve
+from placement.search.mixing import Mixing, best_together, ideal, together
 from placement.search.options import SolveOptions, sync_of
 from placement.search.outcome import distinct, job_value, shared_rate
 from placement.search.shapes import Shape, Shapes
@@ -96,11 +97,17 @@ def _compositions(model: Model, machines: tuple[Node, ...], options: SolveOption
                 yield Shape(size, groups, order[:served], order[served : served + syncs], ranks)
 
 
-def _exhaustive(model: Model, costs: CostTable, machines: tuple[Node, ...], options: SolveOptions) -> float:
-    """Samples per second of the best of all compositions and tags."""
+def _exhaustive(
+    model: Model,
+    costs: CostTable,
+    machines: tuple[Node, ...],
+    options: SolveOptions,
+    shapes: Iterable[Shape] | None = None,
+) -> float:
+    """Samples per second of the best of all compositions, or of some, and tags."""
     best, placed = 0.0, [op.name for op in model.graph if op.kind is Kind.LINEAR]
     shards = tuple(Shard(table.name, 0, 0, table.rows) for table in model.tables)
-    for shape in _compositions(model, machines, options):
+    for shape in _compositions(model, machines, options) if shapes is None else shapes:
         links = server_links(model, 4, shape.servers, shards, costs)
         count = len(shape.groups)
         kinds = distinct(
@@ -290,10 +297,27 @@ def test_machines_that_only_serve_are_taken_first_where_they_are_no_worse(seed: 
     assert found.bound == pytest.approx(best, rel=1e-6)
 
 
-def test_weak_machines_that_only_serve_prove_nothing() -> None:
-    """Where a trainer would serve better than a machine that is meant to, ways are bounded together as ever."""
-    made, shapes = _compositions_of((*nodes(3, cores=8), node("s", cores=1, role="server")), group_size=1)
-    assert not any(made.covers(shape) for shape in shapes)
+@pytest.mark.parametrize("seed", range(3))
+def test_like_trainers_beside_weak_servers_are_proven_by_all_choices_of_servers(seed: int) -> None:
+    """Three trainers and two servers of few cores and ten times the NIC: the plan is proven the best of all ways."""
+    model, costs, (first, *_), options = _instance(seed)
+    first = replace(first, memory_bytes=GIGA, cores=4)
+    wide = replace(first, cores=1, nic_bytes_per_second=10 * first.nic_bytes_per_second, role="server")
+    cluster = Cluster("rack", (*(first.renamed(f"n{i}") for i in range(3)), *map(wide.renamed, ("s0", "s1"))))
+    best = _exhaustive(model, costs, cluster.nodes, options)
+    found = solve(model, cluster, lambda batch, machine: costs, options)
+    assert found.objective == pytest.approx(best, rel=1e-6)
+    assert found.bound == pytest.approx(best, rel=1e-6)
+
+
+def test_all_choices_of_servers_are_made_beside_like_trainers() -> None:
+    """Three trainers that may serve, a weak machine that only serves: of groups of one, every way to have two servers."""
+    made, shapes = _compositions_of((*nodes(4, cores=8), node("s", cores=1, role="server")), group_size=1)
+    (shape,) = [shape for shape in shapes if shape.sync_servers]
+    assert made.covers(shape)
+    assert {way.sync_servers[0].cores for way in made.of(shape)} == {1, 8}
+    unlike, shapes = _compositions_of((*nodes(3, cores=8), node("t", cores=4), node("s", cores=1, role="server")))
+    assert not any(unlike.covers(shape) for shape in shapes)
 
 
 def test_machines_alike_are_put_together_in_one_way() -> None:
@@ -319,3 +343,74 @@ def test_ideal_machines_have_the_best_of_each_resource() -> None:
             had = [getattr(n, what) for n in pair]
             assert sum(values) >= sum(had)
             assert max(values) >= max(had)
+
+
+def _best_by_counts(seed: int) -> tuple[Mixing, Shapes, dict[tuple[int, ...], float]]:
+    """The bounds of an instance, and the best of all ways and tags for each numbers of machines."""
+    model, costs, machines, options = _instance(seed)
+    hogwild, cluster = options.hogwild or 1, Cluster("unlike", machines)
+    bounds = Bounds(model, costs, 4, hogwild, {}, local=False)
+    shapes, best = Shapes(model, cluster, costs, options, 4, hogwild), dict[tuple[int, ...], float]()
+    for shape in _compositions(model, machines, options):
+        value = _exhaustive(model, costs, machines, options, [shape])
+        best[_counts(shape)] = max(value, best.get(_counts(shape), 0.0))
+    return Compositions(bounds, shapes.trainers, shapes.hosts).mixing, shapes, best
+
+
+def _counts(shape: Shape) -> tuple[int, ...]:
+    return len(shape.groups), shape.group_size, shape.ranks, len(shape.servers), len(shape.sync_servers)
+
+
+@pytest.mark.parametrize("seed", [2, 4, 11, 16])
+def test_no_way_to_put_unlike_machines_together_exceeds_its_bound(seed: int) -> None:
+    """For each number of groups and servers of a tiny unlike cluster, the best of all ways and tags is within the bound."""
+    mixing, shapes, best = _best_by_counts(seed)
+    looked = [shape for shape in shapes.all() if _counts(shape) in best]
+    assert looked
+    for shape in looked:
+        assert mixing.rate(shape) >= best[_counts(shape)] * (1 - 1e-9), seed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_no_way_exceeds_its_bound_on_many() -> None:
+    """The same on 200."""
+    for seed in range(200):
+        test_no_way_to_put_unlike_machines_together_exceeds_its_bound(seed)
+
+
+def _drawn_groups(draw: random.Random) -> list[list[float]]:
+    """Groups of machines of two or three kinds, all of a size."""
+    kinds, size = draw.sample([1.0, 2.0, 3.0, 5.0], draw.randint(2, 3)), draw.randint(1, 4)
+    return [[draw.choice(kinds) for _ in range(size)] for _ in range(draw.randint(1, 4))]
+
+
+def test_groups_with_one_set_of_tags_do_no_more_than_their_bound() -> None:
+    """Whatever shares of a step 300 drawn sets of groups give to their places, and for any groups of these machines."""
+    draw = random.Random(0)
+    for _ in range(300):
+        groups = _drawn_groups(draw)
+        machines = [rate for group in groups for rate in group]
+        by_groups, by_machines = together(groups), best_together(machines, len(groups[0]), len(groups))
+        assert by_groups <= by_machines * (1 + 1e-12)
+        for _ in range(30):
+            shares = [draw.choice([1.0, *draw.choice(groups)]) for _ in groups[0]]
+            steps = (min(rate / share for rate, share in zip(group, shares, strict=True)) for group in groups)
+            assert sum(shares) * sum(steps) <= by_groups * (1 + 1e-9)
+
+
+def test_two_kinds_of_machines_with_one_set_of_tags_by_hand() -> None:
+    """Sixteen of 40 and fourteen of 18 in five groups of six: at best four groups with four strong ones, which do 196 each,
+    and one that does 18 / 40 of that; all that the machines could do is 892."""
+    assert best_together([40.0] * 16 + [18.0] * 14, 6, 5) == pytest.approx(196 * (4 + 18 / 40))
+    like = [[40.0] * 6] * 2 + [[18.0] * 6] * 2 + [[40.0] * 4 + [18.0] * 2]
+    assert together(like) == pytest.approx(240 * 2 + 108 * 3)
+
+
+def test_a_machine_has_one_role_in_the_bound() -> None:
+    """Of a strong machine and two weak ones that only train, the strong one must be the sync server of two groups."""
+    machines = (node("strong", cores=3), *(node(f"w{i}", cores=1, role="trainer") for i in range(2)))
+    made, shapes = _compositions_of(machines, group_size=1)
+    (shape,) = [shape for shape in shapes if len(shape.groups) == 2]
+    assert made.bounds.rate(made.bounded(shape)) == pytest.approx(4 / 1e-3)
+    assert made.bounds.rate(made.refined(made.bounded(shape))) == pytest.approx(2 / 1e-3)
