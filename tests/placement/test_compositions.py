@@ -371,14 +371,6 @@ def test_no_way_to_put_unlike_machines_together_exceeds_its_bound(seed: int) -> 
         assert mixing.rate(shape) >= best[_counts(shape)] * (1 - 1e-9), seed
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_no_way_exceeds_its_bound_on_many() -> None:
-    """The same on 200."""
-    for seed in range(200):
-        test_no_way_to_put_unlike_machines_together_exceeds_its_bound(seed)
-
-
 def _drawn_groups(draw: random.Random) -> list[list[float]]:
     """Groups of machines of two or three kinds, all of a size."""
     kinds, size = draw.sample([1.0, 2.0, 3.0, 5.0], draw.randint(2, 3)), draw.randint(1, 4)
