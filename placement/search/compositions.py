@@ -29,8 +29,8 @@ from problem.cluster import Node
 
 #: Ways to put the machines of a shape together that are looked at, those with the best bounds; and that are bounded.
 MOST, MOST_BOUNDED = 16, 500
-#: Choices of servers of which all are made, where nothing else is open.
-MOST_SPLITS = 64
+#: Choices of kinds of servers of which all are made, where nothing else is open: of more, few would be solved in time.
+MOST_SPLITS = 4
 
 Groups = tuple[tuple[Node, ...], ...]
 Order = Callable[[Node], float]
@@ -97,9 +97,10 @@ class Compositions:
         """Whether the ways that are made of a shape are all that need be: no other does more."""
         if not self._one_kind_trains or shares_machine(shape):
             return False
-        count, kinds = len(shape.servers), 1 if self._is_plain else len(self._kinds_serving)
+        most, kinds = (MOST, 1) if self._is_plain else (MOST_SPLITS, len(self._kinds_serving))
+        count = len(shape.servers)
         choices = comb(count + kinds - 1, count) * kinds ** len(shape.sync_servers)
-        return choices <= 4 * MOST_SPLITS and sum(1 for _ in self._splits(shape)) <= MOST_SPLITS
+        return choices <= 4 * MOST and sum(1 for _ in self._splits(shape)) <= most
 
     @cached_property
     def _one_kind_trains(self) -> bool:
@@ -214,7 +215,7 @@ class Compositions:
         for made in (first, *islice(self._made(shape), MOST_BOUNDED)):
             found.setdefault(_signature(made), made)
         bounded = [self._bounded_together(self._bounded_alone(self.bounds.quick(made))) for made in found.values()]
-        return sorted(bounded, key=self.bounds.order)[: MOST_SPLITS if self.covers(shape) else MOST]
+        return sorted(bounded, key=self.bounds.order)[:MOST]
 
     def _made(self, shape: Shape) -> Iterator[Shape]:
         """Ways to choose servers, and to form groups of the rest."""
