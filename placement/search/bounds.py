@@ -38,6 +38,7 @@ from placement.tagging.candidates import Forbid, forbidden_tags
 from placement.tagging.exchange_bound import Exchange, least_exchange
 from placement.tagging.nets import RANK, Contracted
 from problem.cluster import Node
+from problem.graph import Kind
 from problem.model import EmbeddingTable, Model
 
 #: Most servers for which a table's shards are counted; a level that needs more is not bounded further.
@@ -240,13 +241,22 @@ class Bounds:
         return Sharding(*args, local=self.local, rules=rules, columns=True, pooled_share=share)
 
     def _longest_path(self, problem: GroupProblem) -> float:
-        longest: dict[str, float] = {}
+        """The longest way forward and back of one session, wherever its operators are.
+
+        It begins where somebody waits for the gradient before the next step: at a table, for which the rank does, whose
+        step has a batch and a metric besides; or at an operator with a gradient, whose own place does. What comes before
+        the first gradient may overlap the step before.
+        """
+        rank, longest = self.costs.next_batch_seconds + self.costs.metric_seconds, dict[str, float]()
         for op in self.model.graph:
-            cost = self.costs.ops.get(op.name)
-            back = cost.backward.core_seconds if cost and runs_backward(problem, op) else 0.0
-            own = cost.forward.core_seconds + back if cost else 0.0
-            longest[op.name] = own + max((longest[name] for name in op.inputs), default=0.0)
-        return max(longest.values(), default=0.0) + self.costs.next_batch_seconds + self.costs.metric_seconds
+            cost, before = self.costs.ops.get(op.name), max((longest[name] for name in op.inputs), default=0.0)
+            if op.kind is Kind.LOOKUP:
+                longest[op.name] = rank
+            elif runs_backward(problem, op):
+                longest[op.name] = before + (cost.forward.core_seconds + cost.backward.core_seconds if cost else 0.0)
+            else:
+                longest[op.name] = 0.0
+        return max(rank, *longest.values())
 
     def group_seconds(self, shape: Shape, cuts: int = 0, more_ids_bytes: int = 0) -> float:
         """Return a lower bound of the step of the first group, with some more shards, or bytes of ids, than tables have.
