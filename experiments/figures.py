@@ -287,7 +287,7 @@ FIGURES: Mapping[str, FigureInfo] = {
         FigureInfo(
             "validation",
             "How far are predictions from measurements?",
-            15,
+            8,
             _validation,
             _draw_validation,
             say=validation_text,
