@@ -24,10 +24,10 @@ from cost_models.costs import CostTable, PhaseCost
 from cost_models.memory import pooled_bytes
 from cost_models.routing import each_ids_bytes, least_ids_bytes
 from placement.evaluation.group import GroupProblem
-from placement.evaluation.loads import runs_backward
 from placement.evaluation.pull_costs import pull_links, pull_terms, unhurried
 from placement.evaluation.wires import Wires
 from placement.plan import Tag
+from placement.search.cycle import cycle_seconds
 from placement.search.shapes import Shape, Side
 from placement.tables.cuts import candidates, cut_count, fewest_cuts
 from placement.tables.pieces import UNIT
@@ -38,7 +38,6 @@ from placement.tagging.candidates import Forbid, forbidden_tags
 from placement.tagging.exchange_bound import Exchange, least_exchange
 from placement.tagging.nets import RANK, Contracted
 from problem.cluster import Node
-from problem.graph import Kind
 from problem.model import EmbeddingTable, Model
 
 #: Most servers for which a table's shards are counted; a level that needs more is not bounded further.
@@ -215,7 +214,7 @@ class Bounds:
         data = self._alone
         total = sum((work.work for work in data.work), PhaseCost())
         stay = [w.work for item, w in zip(data.items, data.work, strict=True) if data.item_of[item.ops[0]] == RANK]
-        return total, sum(stay, PhaseCost()), self._longest_path(data.problem)
+        return total, sum(stay, PhaseCost()), cycle_seconds(data.problem)
 
     @cached_property
     def _alone(self) -> Contracted:
@@ -239,24 +238,6 @@ class Bounds:
         share = self.wires.least_share
         args = self.model, self.batch, servers, self.costs, 1
         return Sharding(*args, local=self.local, rules=rules, columns=True, pooled_share=share)
-
-    def _longest_path(self, problem: GroupProblem) -> float:
-        """The longest way forward and back of one session, wherever its operators are.
-
-        It begins where somebody waits for the gradient before the next step: at a table, for which the rank does, whose
-        step has a batch and a metric besides; or at an operator with a gradient, whose own place does. What comes before
-        the first gradient may overlap the step before.
-        """
-        rank, longest = self.costs.next_batch_seconds + self.costs.metric_seconds, dict[str, float]()
-        for op in self.model.graph:
-            cost, before = self.costs.ops.get(op.name), max((longest[name] for name in op.inputs), default=0.0)
-            if op.kind is Kind.LOOKUP:
-                longest[op.name] = rank
-            elif runs_backward(problem, op):
-                longest[op.name] = before + (cost.forward.core_seconds + cost.backward.core_seconds if cost else 0.0)
-            else:
-                longest[op.name] = 0.0
-        return max(rank, *longest.values())
 
     def group_seconds(self, shape: Shape, cuts: int = 0, more_ids_bytes: int = 0) -> float:
         """Return a lower bound of the step of the first group, with some more shards, or bytes of ids, than tables have.
