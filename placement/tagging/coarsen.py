@@ -2,7 +2,9 @@
 
 Multilevel partitioning (Karypis, Kumar, SIAM J. Sci. Comput. 20 (1998) 359-392), one level of uncoarsening: items are
 merged along the heaviest nets as long as a cluster stays a small share of a node's work and memory, then neighbours in
-topological order. A placement of the coarse problem is one of the fine problem, worth the same; a bound of it is not.
+topological order. Hubs, which very many items read, stay by themselves: where they are decides what everybody's messages
+cost, and tied to one of their readers they would be as hard to move as that. A placement of the coarse problem is one of the
+fine problem, worth the same; a bound of it is not.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from placement.tagging.nets import RANK, Contracted
 
 #: Clusters take at most this share of a node's fair share of the work.
 SHARE = 0.25
+#: An item that more items read is a hub.
+READERS = 8
 
 
 def coarse(contracted: Contracted, most: int) -> Contracted:
@@ -63,6 +67,7 @@ class _Clusters:
         self.held = {i: self._bytes(i) for i in contracted.free}
         self.most_work = SHARE * sum(self.work.values()) / size
         self.most_held = SHARE * min(node.memory_bytes for node in contracted.problem.nodes)
+        self.hubs = {net.producer for net in contracted.nets if len(net.consumers) > READERS}
         self.count = len(self.parent)
 
     def _bytes(self, item: int) -> int:
@@ -80,8 +85,10 @@ class _Clusters:
         return [i for i in self.data.free if self.parent[i] == i]
 
     def merge(self, one: int, other: int) -> None:
-        """Join two clusters unless together they are too large, or may not be in the same places."""
+        """Join two clusters unless together they are too large, may not be in the same places, or one is a hub."""
         first, second = sorted((self.root(one), self.root(other)))
+        if first in self.hubs or second in self.hubs:
+            return
         work, held = self.work[first] + self.work[second], self.held[first] + self.held[second]
         same = self.data.allowed[first] == self.data.allowed[second]
         if first != second and same and work <= self.most_work and held <= self.most_held:

@@ -54,6 +54,12 @@ def test_clusters_cover_every_operator_once(most: int) -> None:
     assert all(small.work[i].work.core_seconds <= max(SHARE * fair, heaviest) * (1 + 1e-9) for i in small.free)
 
 
+def test_what_all_branches_read_is_a_cluster_of_its_own() -> None:
+    """The features, which every branch reads, are tied to none of them."""
+    small = coarse(_group(autoctr_model(operators=150, branches=30), 4), 20)
+    assert next(item.ops for item in small.items if "features" in item.ops) == ("features",)
+
+
 def test_placement_of_clusters_is_one_of_operators() -> None:
     """Tags found by way of clusters cover all operators, fit, and are no worse than any baseline."""
     model = autoctr_model(operators=300, branches=60)
