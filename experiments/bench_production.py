@@ -24,6 +24,7 @@ from placement.search.job import solve
 from placement.search.options import SolveOptions
 from problem.cluster import Cluster, Node
 from problem.cluster_io import load_cluster
+from problem.errors import BadInput
 from problem.readers import load_model
 
 HEADER = ("instance", "K", "R", "groups", "samples/s", "bound", "gap", "seconds", "CPU s", "best heuristic", "GiB")
@@ -127,6 +128,11 @@ def main() -> None:
         parser.error(f"{unknown[0]!r}: instances are {', '.join(INSTANCES)}")
     if given.tables and not given.tables.is_file():
         parser.error(f"--tables {given.tables}: no such file")
+    elif given.tables:
+        try:
+            load_model(str(given.tables))
+        except BadInput as error:
+            parser.error(str(error))
     rows(given.names or INSTANCES, given.time_limit, measure, given.tables)
 
 
