@@ -28,6 +28,8 @@ from placement.tagging.nets import Contracted
 
 #: Open items above which a group is solved by local search, and how many clusters its baselines place.
 MOST_ITEMS, CLUSTERS = 200, 60
+#: Turns of descents that start from spread clusters and from the best placement.
+SPREAD_FIRST, BEST = 0, 2
 #: Open items up to which the linear relaxation holds all constraints: without those between Booleans, what presolve leaves
 #: of a tiny group may raise the bound by one unit of 1e-8 a conflict, so cheaply that no limit of work ends it.
 FEW_ITEMS = 40
@@ -148,7 +150,7 @@ def _solve_large(
     """Solve a group with very many items by local search; a linear relaxation of it is what is proven.
 
     Baselines are those of clusters. Descents start in turn from spread clusters, from all items data-parallel and from the
-    best placement.
+    best placement, which comes first where it is better than all items data-parallel.
     """
     found = GroupSolution(bound_seconds=floor_seconds, codecs=contracted.problem.codecs)
     found.baselines = _large_baselines(contracted, limits.deadline)
@@ -159,13 +161,15 @@ def _solve_large(
             found.tags is None or limits.deadline.allows(evaluation_of(contracted.problem, start))
         ):
             _offer(found, contracted, contracted.canonical(start), deadline=limits.deadline)
+        first = BEST if found.seconds < found.baselines[0].evaluation.seconds else SPREAD_FIRST
         for number in range(limits.descents):
             deadline = limits.deadline.before(evaluation_of(contracted.problem))
             if found.within(limits.gap) or not deadline.allows(("quick loads", _size(contracted))):
                 break
-            origin = found.tags if number % 3 == 2 and found.tags else found.baselines[0].tags
+            turn = (first + number) % 3
+            origin = found.tags if turn == BEST and found.tags else found.baselines[0].tags
             args, seed = (contracted, origin, deadline), limits.seed + number
-            tags = descend(*args, seed, limit_seconds=found.seconds, spread=number % 3 == 0)
+            tags = descend(*args, seed, limit_seconds=found.seconds, spread=turn == SPREAD_FIRST)
             _offer(found, contracted, contracted.canonical(tags), deadline=limits.deadline)
         if limits.relaxes and not found.ends(limits):
             most = min(found.seconds, limits.enough_seconds)
