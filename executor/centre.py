@@ -50,13 +50,13 @@ def elastic(pushed: Sequence[Floats], centre: Floats, alpha: float, arrives: Arr
 
 def model_average(pushed: Sequence[Floats], centre: Floats, alpha: float) -> list[Floats]:
     """MA: the centre becomes the mean, summed in the order of the groups; each gets alpha (centre - x)."""
-    centre[...] = mean_of(pushed)
+    centre[...] = _mean(pushed)
     return [np.multiply(centre - values, np.float32(alpha)) for values in pushed]
 
 
 def block_momentum(pushed: Sequence[Floats], centre: Floats, velocity: Floats, sync: Sync) -> list[Floats]:
     """BMUF: velocity = momentum velocity + rate (mean - centre), centre += velocity; each gets alpha (centre - x)."""
-    move_centre(mean_of(pushed), centre, velocity, sync)
+    move_centre(_mean(pushed), centre, velocity, sync)
     return [np.multiply(centre - values, np.float32(sync.alpha)) for values in pushed]
 
 
@@ -80,7 +80,7 @@ def move_centre(mean: Floats, centre: Floats, velocity: Floats, sync: Sync) -> N
     centre += velocity
 
 
-def mean_of(pushed: Sequence[Floats]) -> Floats:
+def _mean(pushed: Sequence[Floats]) -> Floats:
     """Mean of replicas, (elements,) each, summed in their order."""
     total = pushed[0].copy()
     for values in pushed[1:]:

@@ -274,7 +274,7 @@ def _row(comparison: Comparison, factor: float) -> ValidationRow:
         step_seconds=comparison.step_seconds,
         role="short" if comparison.step_seconds < SHORTEST_SECONDS else role,
         blame=comparison.verdict(),
-        rounds=tuple(each.measured for each in comparison.rounds),
+        rounds=tuple(float(each.measured) for each in comparison.rounds),
     )
 
 

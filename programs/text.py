@@ -53,10 +53,8 @@ def describe(job: JobPrograms, instruction: Instruction) -> str:
             return f"Compute {op} {phase}" + (f" -> {_names([o or '_' for o in outputs])}" if outputs else "")
         case Lookup(shards, outputs):
             return f"Lookup {_names([_shard(job, s) for s in shards])} -> {_names(outputs)}"
-        case Send(_, peer, tensors, size, codec):
-            return f"Send {_names(tensors)} to {peer} ({_size(size, codec)})"
-        case Recv(_, peer, tensors, size, codec):
-            return f"Recv {_names(tensors)} from {peer} ({_size(size, codec)})"
+        case Send() | Recv():
+            return _describe_message(instruction)
         case Reduce(target, parts, size):
             return f"Reduce {target} = {' + '.join(parts)} ({size} B)"
         case AllReduce(ops, size, codec):
@@ -64,8 +62,15 @@ def describe(job: JobPrograms, instruction: Instruction) -> str:
         case Update(ops, shards, ordered):
             names = [*ops, *(_shard(job, s) for s in shards)]
             return f"Update {_names(names) or 'nothing'}" + (" in rank order" if ordered else "")
-        case SyncStep() | Average():
-            return _describe_sync(instruction) if isinstance(instruction, SyncStep) else _describe_average(instruction)
+        case SyncStep():
+            return _describe_sync(instruction)
+        case Average():
+            return _describe_average(instruction)
+
+
+def _describe_message(message: Send | Recv) -> str:
+    what = "Send {} to" if isinstance(message, Send) else "Recv {} from"
+    return f"{what.format(_names(message.tensors))} {message.peer} ({_size(message.bytes, message.codec)})"
 
 
 def _size(size: int, codec: str) -> str:

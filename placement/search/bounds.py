@@ -114,8 +114,15 @@ class Bounds:
 
     def rate(self, shape: Shape) -> float:
         """Samples per second that a shape cannot exceed."""
-        samples = len(shape.groups) * shape.ranks * self.batch
-        return samples / shape.bound_seconds if shape.bound_seconds else float("inf")
+        return self._samples(shape) / shape.bound_seconds if shape.bound_seconds else float("inf")
+
+    def seconds_at(self, shape: Shape, rate: float) -> float:
+        """Seconds of a step of a shape that does so many samples per second; 0 for infinitely many."""
+        return self._samples(shape) / rate if rate else float("inf")
+
+    def _samples(self, shape: Shape) -> int:
+        """Samples of a step of all groups."""
+        return len(shape.groups) * shape.ranks * self.batch
 
     def quick(self, shape: Shape) -> Shape:
         """Return the shape with its quick bound."""

@@ -65,17 +65,14 @@ class Compositions:
         if not self.unlike or not shape.groups:
             return self.bounds.quick(shape)
         rate = self._rate(shape)
-        samples = len(shape.groups) * shape.ranks * self.bounds.batch
-        return replace(shape, bound_seconds=samples / rate if rate < float("inf") else 0.0, composed=False)
+        return replace(shape, bound_seconds=self.bounds.seconds_at(shape, rate), composed=False)
 
     def refined(self, shape: Shape) -> Shape:
         """Return an open shape with its bound lowered by what machines of each kind there are (``mixing``)."""
         refined = replace(shape, refined=True)
         if self.near or self.bounds.rules or shares_machine(shape):
             return refined
-        rate = self.mixing.rate(shape)
-        samples = len(shape.groups) * shape.ranks * self.bounds.batch
-        seconds = samples / rate if rate else float("inf")
+        seconds = self.bounds.seconds_at(shape, self.mixing.rate(shape))
         return replace(refined, bound_seconds=max(shape.bound_seconds, seconds))
 
     @cached_property
@@ -229,8 +226,7 @@ class Compositions:
     def _bounded_together(self, shape: Shape) -> Shape:
         """The shape with the bound that one set of tags for unlike groups is."""
         rate = float("inf") if not shape.mixed or self.near or shares_machine(shape) else self.mixing.shared(shape)
-        samples = len(shape.groups) * shape.ranks * self.bounds.batch
-        return replace(shape, bound_seconds=max(shape.bound_seconds, samples / rate))
+        return replace(shape, bound_seconds=max(shape.bound_seconds, self.bounds.seconds_at(shape, rate)))
 
     def _bounded_alone(self, shape: Shape) -> Shape:
         """The shape with the bound of what is forbidden: an operator takes its time wherever it may be."""

@@ -26,7 +26,7 @@ def exchanging_seconds(bounds: Bounds, shape: Shape, limit_seconds: float, deadl
     limit_seconds : float
         The best step of it that is known.
     deadline : Deadline
-        Of the search; half of what is left may be taken.
+        Of the search; a share of what is left may be taken (``solve.PROOF``).
     """
     if not shares_machine(shape) and not bounds.knows(shape):
         data = Contracted(bounds.relaxed(shape, bounds.least_cuts(shape)))

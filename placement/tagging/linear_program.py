@@ -79,9 +79,7 @@ class LinearProgram:
         box = np.stack([np.zeros(count), upper], axis=1)
         options = {"time_limit": seconds}
         found = linprog(costs, rows, limits, equations, values, box, method="highs-ds", options=options)
-        if (
-            found.status != OPTIMAL
-        ):  # that there is no solution is a claim without prices, which nothing here could check
+        if found.status != OPTIMAL:  # that there is no solution comes without prices: nothing here could check it
             return -float("inf")
         prices, free = np.maximum(0.0, -found.ineqlin.marginals), np.asarray(found.eqlin.marginals)
         reduced = costs + rows.T @ prices - equations.T @ free

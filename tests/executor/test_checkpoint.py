@@ -15,13 +15,12 @@ from executor.job import segments
 from executor.run import RunOptions, run
 from executor.state import allocate_state
 from placement.plan import Plan, Sync
-from problem.graph import Graph, Kind, Operator
 from problem.model import Model
 from programs.transform import transform
 from programs.workers import workers
 from tests.executor.checkpoints import STEPS, SYNCHRONOUS, content, random_state, resharded, trained
 from tests.executor.reference import assert_same_bits, relative_error, values
-from tests.executor.tiny import dlrm, linear, tables
+from tests.executor.tiny import dlrm, tables
 from tests.programs import plans
 
 pytestmark = pytest.mark.timeout(60)
@@ -56,16 +55,7 @@ def test_a_run_goes_on_with_another_placement_and_other_shards(tmp_path: Path) -
 def test_a_run_goes_on_with_operators_in_another_order(tmp_path: Path) -> None:
     """Two plans that run seven layers over one layer in opposite orders add its gradient in opposite orders: each goes on
     from the other's checkpoint, and learns what it would have learnt alone but for rounding."""
-    ends = [linear(f"c{i}", "x", 24, 8) for i in range(7)]
-    ops = (
-        Operator("dense", Kind.DENSE_INPUT, width=13),
-        linear("x", "dense", 13, 24),
-        *ends,
-        Operator("joined", Kind.CONCAT, tuple(op.name for op in ends), 56),
-        linear("logit", "joined", 56, 1, "none"),
-        Operator("loss", Kind.LOSS, ("logit",), 1),
-    )
-    one = plans.plan(Model("fan", Graph(ops)), nodes=2, tags={"c0": 1}, batch=64)
+    one = plans.fan(c0=1)
     graph = one.model.graph
     other = dataclasses.replace(one, model=dataclasses.replace(one.model, graph=graph.in_order(graph.order[::-1])))
     unbroken = [trained(plan, tmp_path / f"unbroken {i}") for i, plan in enumerate((one, other))]

@@ -14,11 +14,9 @@ from executor.run import RunOptions, run
 from executor.state import gather
 from placement.errors import InvalidPlan
 from placement.plan import Plan, Shard
-from problem.graph import Graph, Kind, Operator
-from problem.model import Model
 from problem.readers import model_from_spec
 from tests.executor.reference import Values, assert_same_bits, of_oracle, oracle_of, values
-from tests.executor.tiny import dcn, dlrm, linear, tables
+from tests.executor.tiny import dcn, dlrm, tables
 from tests.programs import plans
 from tests.programs.strategies import random_plans
 
@@ -107,20 +105,6 @@ def cross_layers(**tags: int) -> Plan:
     return plans.plan(dcn(13, tables(1, 200, 16)[0], 8), nodes=3, tags=tags, batch=64)
 
 
-def fan(**tags: int) -> Plan:
-    """One layer whose output has seven consumers, so that the order of three additions and more counts."""
-    ends = [linear(f"c{i}", "x", 24, 8) for i in range(7)]
-    ops = (
-        Operator("dense", Kind.DENSE_INPUT, width=13),
-        linear("x", "dense", 13, 24),
-        *ends,
-        Operator("joined", Kind.CONCAT, tuple(op.name for op in ends), 56),
-        linear("logit", "joined", 56, 1, "none"),
-        Operator("loss", Kind.LOSS, ("logit",), 1),
-    )
-    return plans.plan(Model("fan", Graph(ops)), nodes=4, tags=tags, batch=64)
-
-
 def listed(plan: Plan, *first: str) -> Plan:
     """A plan that runs some operators, and what they need, before others."""
     names = sorted(plan.model.graph.order, key=lambda name: name not in first)
@@ -137,7 +121,7 @@ PLANS = {
     "branches elsewhere": branches([1, 2]),
     "branches mixed": branches([0, 1, 2]),
     "branches in another order": listed(branches([0, 1, 2]), "b3b", "b1b", "b2a"),
-    "fan in another order": listed(fan(c0=1, c2=1, c4=2), "c5", "c2", "c6"),
+    "fan in another order": listed(plans.fan(c0=1, c2=1, c4=2), "c5", "c2", "c6"),
     "rows split": row_split(),
     "mixed dims": mixed_dims(),
     "bags summed": bags("sum"),
@@ -160,9 +144,9 @@ PLANS = {
     "cross on two nodes": cross_layers(cross1=1, deep=2),
     "cross on one node": cross_layers(cross1=1, deep=1),
     "cross apart": cross_layers(x0=1, cross0=2, cross1=1, both=2),
-    "fan over four nodes": fan(c0=1, c2=2, c3=3),
-    "fan of three on a node": fan(c1=1, c3=1, c5=1),
-    "fan of several on nodes": fan(c0=1, c2=1, c3=1, c4=2, c5=2),
+    "fan over four nodes": plans.fan(c0=1, c2=2, c3=3),
+    "fan of three on a node": plans.fan(c1=1, c3=1, c5=1),
+    "fan of several on nodes": plans.fan(c0=1, c2=1, c3=1, c4=2, c5=2),
     "adagrad": adagrad("adagrad"),
     "rowwise adagrad": adagrad("rowwise_adagrad"),
 }

@@ -73,6 +73,20 @@ def branch_tags(count: int, nodes: Sequence[int]) -> dict[str, Tag]:
     return {f"b{i}{layer}": nodes[i % len(nodes)] for i in range(count) for layer in "ab"}
 
 
+def fan(**tags: int) -> Plan:
+    """One layer whose output has seven consumers, so that the order of three additions and more counts."""
+    ends = [linear(f"c{i}", "x", 24, 8) for i in range(7)]
+    ops = (
+        Operator("dense", Kind.DENSE_INPUT, width=13),
+        linear("x", "dense", 13, 24),
+        *ends,
+        Operator("joined", Kind.CONCAT, tuple(op.name for op in ends), 56),
+        linear("logit", "joined", 56, 1, "none"),
+        Operator("loss", Kind.LOSS, ("logit",), 1),
+    )
+    return plan(Model("fan", Graph(ops)), nodes=1 + max(tags.values()), tags=tags, batch=64)
+
+
 def easgd_plan(mode: Any = "foreground", **settings: Any) -> Plan:
     """Two groups of three nodes, two ranks each; MP layers on a rank and on the third node; two sync servers.
 
