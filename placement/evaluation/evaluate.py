@@ -98,8 +98,17 @@ class Evaluation:
     @property
     def group_seconds(self) -> float:
         """What a step takes by itself: without waiting for servers that other groups use as well."""
-        own = max((load.seconds for load in self.loads if load.role == "group"), default=0.0)
-        return max(own, self.latency_seconds / self.hogwild)
+        return max(self._own_seconds, self.latency_seconds / self.hogwild)
+
+    @property
+    def _own_seconds(self) -> float:
+        """Seconds per step of the busiest resource of the group's nodes."""
+        return max((load.seconds for load in self.loads if load.role == "group"), default=0.0)
+
+    @property
+    def waits(self) -> bool:
+        """Whether threads hide less than the critical path of the group."""
+        return self.latency_seconds / self.hogwild > self._own_seconds
 
     @property
     def shared_loads(self) -> tuple[float, ...]:

@@ -27,7 +27,7 @@ from placement.evaluation.group import GroupProblem
 from placement.evaluation.pull_costs import pull_links, pull_terms, unhurried
 from placement.evaluation.wires import Wires
 from placement.plan import Tag
-from placement.search.cycle import cycle_seconds
+from placement.search.cycle import cycle_seconds, session_seconds
 from placement.search.shapes import Shape, Side
 from placement.tables.cuts import candidates, cut_count, fewest_cuts
 from placement.tables.pieces import UNIT
@@ -216,12 +216,12 @@ class Bounds:
     # ---- relaxations
 
     @cached_property
-    def work(self) -> tuple[PhaseCost, PhaseCost, float]:
-        """One batch's work of all operators, of those that stay with the rank, and the longest path in core-seconds."""
+    def work(self) -> tuple[PhaseCost, PhaseCost, float, float]:
+        """One batch's work of all operators, of those that stay; core-seconds of the longest path, and of a session."""
         data = self._alone
         total = sum((work.work for work in data.work), PhaseCost())
         stay = [w.work for item, w in zip(data.items, data.work, strict=True) if data.item_of[item.ops[0]] == RANK]
-        return total, sum(stay, PhaseCost()), cycle_seconds(data.problem)
+        return total, sum(stay, PhaseCost()), cycle_seconds(data.problem), session_seconds(data.problem)
 
     @cached_property
     def _alone(self) -> Contracted:
@@ -255,7 +255,7 @@ class Bounds:
             alone = [replace(shape, groups=(group,), mixed=False) for group in shape.groups]
             seconds = [self.group_seconds(one, cuts, more_ids_bytes) for one in alone]
             return len(seconds) / sum(1 / s for s in seconds) if all(seconds) else 0.0
-        (total, stay, path), group, others = self.work, shape.groups[0], shape.ranks - 1
+        (total, stay, path, session), group, others = self.work, shape.groups[0], shape.ranks - 1
         own, moved = (0.0, 0.0) if shares_machine(shape) else self.pulls(shape, cuts, more_ids_bytes)
         slow = [self.costs.slowdown(node) for node in group]
         cores = sum(node.cores / s for node, s in zip(group, slow, strict=True))
@@ -272,6 +272,7 @@ class Bounds:
             *least,
             *nic,
             path * min(slow) / self.hogwild,
+            session / sum(1 / s for s in slow) / self.hogwild,
         )
 
     def _level(self, shape: Shape) -> float:

@@ -165,7 +165,7 @@ class Compositions:
         that of the best machines together; likewise for what every rank must do by itself.
         """
         batch, count, ranks = self.bounds.batch, len(shape.groups), len(shape.groups) * shape.ranks
-        total, stay, path = self.bounds.work
+        total, stay, path, session = self.bounds.work
         nodes = self._ideal["trainers"][: count * shape.group_size]
         own, moved = (0.0, 0.0) if self.near or shares_machine(shape) else self.bounds.pulls(self._ideally(shape), 0)
         speed = [node.cores / self.costs.slowdown(node) for node in nodes]
@@ -176,6 +176,7 @@ class Compositions:
             (sum(speed[:ranks]), own + stay.core_seconds),
             (sum(node.nic_bytes_per_second for node in nodes[:ranks]), moved),
             (ranks * self.bounds.hogwild, path * slow),
+            (ranks * self.bounds.hogwild * shape.group_size, session * slow),
             (1.0, self._served(shape)),
         )
         return batch * min((capacity / need for capacity, need in limits if need), default=float("inf"))
@@ -198,6 +199,20 @@ class Compositions:
         return replace(shape, groups=(nodes,) * len(shape.groups), servers=servers)
 
     # ---- one at a time
+
+    def floor_seconds(self, shape: Shape, group: tuple[Node, ...]) -> float:
+        """Return a lower bound of the step of one of the groups of a shape; of unlike groups, without servers.
+
+        Parameters
+        ----------
+        shape : Shape
+            The shape, with its bound.
+        group : tuple of Node
+            Machines of the group.
+        """
+        if not shape.mixed:
+            return shape.bound_seconds
+        return self.bounds.group_seconds(replace(shape, groups=(group,), mixed=False))
 
     def of(self, shape: Shape) -> list[Shape]:
         """Return ways to put the machines of a shape together, most promising first; the given way is among them.

@@ -1,4 +1,7 @@
-"""The cycle of a step: what one session of a group takes from one step to the next, wherever its operators are."""
+"""The cycle of a step: what one session of a group takes from one step to the next, wherever its operators are.
+
+Its longest way, however many places share the work; and all of its work, which its places share, one thread each.
+"""
 
 from __future__ import annotations
 
@@ -30,3 +33,20 @@ def cycle_seconds(problem: GroupProblem) -> float:
         else:
             longest[op.name] = 0.0
     return max(rank, *longest.values())
+
+
+def session_seconds(problem: GroupProblem) -> float:
+    """Return the core-seconds of one session in a step: its places, of which each has one thread for it, share them.
+
+    Parameters
+    ----------
+    problem : GroupProblem
+        A group; of its machines and servers nothing is asked.
+    """
+    seconds = problem.costs.next_batch_seconds + problem.costs.metric_seconds
+    for op in problem.model.graph:
+        if op.kind is not Kind.LOOKUP and (cost := problem.costs.ops.get(op.name)):
+            seconds += cost.forward.core_seconds
+            seconds += cost.backward.core_seconds if runs_backward(problem, op) else 0.0
+            seconds += cost.update.core_seconds if op.parameters else 0.0
+    return seconds

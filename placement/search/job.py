@@ -33,11 +33,10 @@ from placement.search.judging import Judge
 from placement.search.options import News, SolveOptions, default_threads, limits_of, offers_of
 from placement.search.outcome import Kinds, Outcome, Solved, assumptions, coded, distinct, no_plan, plan_of, problems_of
 from placement.search.replan import Previous
-from placement.search.running_order import in_any_order, reordered
+from placement.search.running_order import in_any_order, ordering_of, reordered
 from placement.search.shapes import Shape, Shapes, usable
 from placement.search.waiting import Waiting
 from placement.tables.sharding import ShardingOptions, shard_tables, sharding_of
-from placement.tagging.baselines import data_parallel
 from placement.tagging.limits import PRECISION, Limits
 from placement.tagging.nets import Contracted
 from placement.tagging.solve import GroupSolution, proves, solve_group
@@ -163,7 +162,7 @@ class _Search:
         while self.waiting and not self._done(self.waiting.head):
             hurries = self.best is None and (self.interrupted or self.hurry.passed)
             roomier = self.waiting.roomier() if hurries else None
-            shape = roomier or self.waiting.head
+            shape = roomier or self.waiting.next
             self.waiting.remove(shape)
             try:
                 found = self._first(shape) if roomier else self._look(shape)
@@ -197,22 +196,20 @@ class _Search:
         self._keep(found)
 
     def _sample(self) -> None:
-        """Where solving a shape takes long: judge all operators data-parallel in the best shape of each group size first."""
+        """Where solving a shape takes long: sample the best shape of each group size; the best of these is solved first."""
         until = self.deadline.share(SAMPLES)
         for shape in self.waiting.sizes() if self.large else ():
             if not shares_machine(shape) and until.allows(*self._phases(shape)):
                 self._sample_one(shape)
+        self.waiting.favourite = self.best.shape if self.large and self.best else None
 
     def _sample_one(self, shape: Shape) -> None:
         try:
             shards = self._shards(shape)
         except (DoesNotFit, ConstraintsConflict):  # told when the shape is solved
             return
-        found = Solved(shape, shards, self._problems(shape, shards), 0.0)
-        if not (data := Contracted(found.problems[0])).barred:  # told when the shape is solved
-            first = data_parallel(data, self.deadline)
-            self.judge.offer(found, distinct(found.problems), first.name, first.tags, first.evaluation)
-        self._keep(found)
+        found = Solved(shape, shards, self._problems(shape, shards), self.bounds.rate(shape))
+        self._keep(replace(self.judge.sample(found), bound=0.0))
 
     def _look(self, shape: Shape) -> list[Shape]:
         """Sharpen the bound of a shape, or solve it; return the shapes to be looked at instead of it."""
@@ -283,6 +280,7 @@ class _Search:
         found.bound = min(sum(rates) if len(rates) == len(kinds) else float("inf"), self.bounds.rate(shape))
         if found.tags is None:
             self.waiting.lacks_room(shape, tables=False)
+        self.waiting.favourite = None
         self._keep(found)
         return True
 
@@ -290,8 +288,8 @@ class _Search:
         """Solve one of the unlike groups of a shape; return what no placement exceeds if all were like it."""
         data, shape = Contracted(problem), found.shape
         start = self.previous.tags_for(data) if self.previous else None
-        limits = self._limits(shape, found.effort)
-        solution = solve_coded(data, self.offers, limits, 0.0 if shape.mixed else shape.bound_seconds, start)
+        known, limits = start or (dict(found.tags) if found.tags else None), self._limits(shape, found.effort)
+        solution = solve_coded(data, self.offers, limits, self.compositions.floor_seconds(shape, problem.nodes), known)
         if self.previous and solution.tags:
             solution.tags = self.previous.like(data, solution.tags)
         self.interrupted = self.interrupted or solution.interrupted
@@ -310,7 +308,8 @@ class _Search:
         self.solved.append(found)
         if found.tags is not None and (self.best is None or found.better_than(self.best)):
             self.best, self.judge.needed = found, False
-            self.deadline.reserve(evaluation_of(found.problems[0], found.tags))
+            orders = ordering_of(found.rivals if self.large else [], self.deadline)
+            self.deadline.reserve(evaluation_of(found.problems[0], found.tags), *orders)
 
     def _shards(self, shape: Shape) -> tuple[Shard, ...]:
         """Shard the tables over the servers of a shape."""
@@ -374,8 +373,9 @@ class _Search:
     def _result(self, best: Solved) -> PlacementResult:
         enough = max(self.options.gap, PRECISION)
         earlier = self.solved[:1] if self.previous else []
-        best, said = reordered([best, *earlier], self.deadline)
-        outcome = Outcome(self.solved, self.waiting.rates(), best.value, enough, self.waiting.unlike)
+        self.deadline.reserve(*self.deadline.reserved[:1])
+        best, said = reordered([best, *earlier], self.deadline, best.rivals if self.large else ())
+        outcome = Outcome([*self.solved, best], self.waiting.rates(), best.value, enough, self.waiting.unlike)
         if said:
             outcome = in_any_order(outcome, self.bounds)
             if self.news:

@@ -9,11 +9,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from placement.deadline import Deadline
-from placement.evaluation.evaluate import Evaluation
+from placement.evaluation.evaluate import Evaluation, evaluation_of
 from placement.plan import Tag
-from placement.search.outcome import Kinds, Solved, coded, evaluations, job_value
+from placement.search.outcome import Kinds, Solved, coded, distinct, evaluations, job_value
 from placement.search.replan import Previous
-from placement.tagging.solve import GroupSolution
+from placement.tagging.baselines import data_parallel
+from placement.tagging.nets import Contracted
+from placement.tagging.solve import CLUSTERS, GroupSolution, clustered
+
+#: Plans of a shape that are remembered for the orders of their operators, at most.
+MOST_RIVALS = 10
+#: Share of a shape's bound below which all operators data-parallel say little about what it is worth.
+FAR = 0.8
 
 
 class Judge:
@@ -72,10 +79,30 @@ class Judge:
         samples = len(shape.groups) * shape.ranks * self.batch
         charge = self.movement_seconds_per_byte * moved
         score = samples / (samples / value + charge) if charge else value
-        offered = replace(found, tags=tags, value=value, score=score, moved=moved)
+        codecs = kinds[0][0].codecs
+        offered = replace(found, tags=tags, value=value, score=score, moved=moved, codecs=codecs, rivals=[])
+        if evaluation.waits and all(one.tags != tags for one in found.rivals):
+            found.rivals = sorted([*found.rivals, offered], key=lambda one: -one.score)[:MOST_RIVALS]
         if found.tags is None or offered.better_than(found):
-            found.tags, found.value, found.score, found.moved = tags, value, score, moved
-            found.codecs = kinds[0][0].codecs
+            found.tags, found.value, found.score, found.moved, found.codecs = tags, value, score, moved, codecs
+
+    def sample(self, found: Solved) -> Solved:
+        """Judge what is found at once in a shape: all operators data-parallel, and if that is far from its bound, clusters.
+
+        Parameters
+        ----------
+        found : Solved
+            The shape with its bound; it keeps what is better, and is returned.
+        """
+        data, kinds = Contracted(found.problems[0]), distinct(found.problems)
+        if data.barred:  # told when the shape is solved
+            return found
+        first = data_parallel(data, self.deadline)
+        self.offer(found, kinds, first.name, first.tags, first.evaluation)
+        if found.value < FAR * found.bound and self.deadline.allows(evaluation_of(data.problem)):
+            second = clustered(data, CLUSTERS, self.deadline)
+            self.offer(found, kinds, second.name, second.tags, second.evaluation)
+        return found
 
     def _moved(self, found: Solved, tags: Mapping[str, Tag]) -> int:
         """Bytes that machines hold and did not hold in the earlier plan."""

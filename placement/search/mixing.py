@@ -144,7 +144,7 @@ class Mixing:
 
     def _resources(self, shape: Shape) -> list[tuple[Callable[[Node], float], float]]:
         """Rate of a machine, and what a step of a group asks for: of cores, and of memory bandwidth."""
-        (own, _), (total, _, _) = self.bounds.pulls(replace(shape, groups=((),)), 0), self.bounds.work
+        (own, _), total = self.bounds.pulls(replace(shape, groups=((),)), 0), self.bounds.work[0]
         ranks = shape.ranks
         core_seconds = ranks * (own + total.core_seconds) + (ranks - 1) * self.bounds.exchange.core_seconds
         return [

@@ -33,7 +33,8 @@ Kinds = list[tuple[GroupProblem, int]]
 class Solved:
     """A shape that was solved: its best tags, their value, and the bound.
 
-    ``score`` is the value with the bytes ``moved`` from an earlier plan charged for; it decides between plans.
+    ``score`` is the value with the bytes ``moved`` from an earlier plan charged for; it decides between plans. Critical
+    paths bind ``rivals``, plans for the same machines: another order of operators may make one of them the best.
     """
 
     shape: Shape
@@ -47,6 +48,7 @@ class Solved:
     score: float = 0.0
     moved: int = 0
     codecs: Mapping[str, str] = field(default_factory=dict)
+    rivals: list[Solved] = field(default_factory=list, repr=False, compare=False)
 
     def better_than(self, other: Solved) -> bool:
         """Whether its plan does more, or as much and moves less."""

@@ -17,13 +17,13 @@ the order of the search, so the same input has the same order. Knows placements 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
 from cost_models.network import Wire, wire_seconds
-from placement.deadline import Deadline
-from placement.evaluation.evaluate import Evaluation, evaluate_timed, evaluation_of
+from placement.deadline import Deadline, Phase
+from placement.evaluation.evaluate import evaluate_timed, evaluation_of
 from placement.evaluation.group import GroupProblem
 from placement.evaluation.latency import pull_times, representative_ranks, session_seconds
 from placement.evaluation.loads import home, runs_backward
@@ -31,17 +31,23 @@ from placement.plan import Tag
 from placement.search.bounds import Bounds
 from placement.search.outcome import Kinds, Outcome, Solved, coded, distinct, job_value
 from placement.tagging.limits import PRECISION
+from placement.tagging.nets import Contracted
+from placement.tagging.solve import proves
 from problem.graph import Graph, Kind, Operator
 
 #: Operators that may be evaluated for the orders of a plan, all evaluations together; and the fewest evaluations.
 WORK, LEAST_WORK = 4_000, 20
+#: Evaluations that the orders of list schedules take as long as; share of the time left that orders may be given.
+EACH, ORDERING = 6, 0.25
 #: What a user is told of a plan with an order of its own.
 SAID = (
     "operators run in an order that was chosen after their places; the bound holds for every order and is wider for it"
 )
 
 
-def reordered(rivals: list[Solved], deadline: Deadline) -> tuple[Solved, tuple[str, ...]]:
+def reordered(
+    rivals: list[Solved], deadline: Deadline, others: Sequence[Solved] = ()
+) -> tuple[Solved, tuple[str, ...]]:
     """Give plans the best order of those that are tried; return the best plan then, and what to say of its order.
 
     Value and score go up with the order. Where threads hide the critical path none can help, and none is tried; nor is one
@@ -53,17 +59,51 @@ def reordered(rivals: list[Solved], deadline: Deadline) -> tuple[Solved, tuple[s
         Shapes; the first has a plan, and of equals it is the best.
     deadline : Deadline
         Of the search.
+    others : sequence of Solved
+        Other plans for the shape of the first, that are worth less in the order of the search: the one that is best in the
+        order of a list schedule takes its place.
     """
-    best = rivals[0]
-    others = [one for one in rivals if one is not best and one.tags is not None]
-    gained = [one for one in (best, *others) if _reorder(one, deadline)]
-    for rival in others:
+    before = [one.problems for one in (*rivals, *others)]
+    best = _scheduled([rivals[0], *others], deadline) if others else rivals[0]
+    ranked = [best, *(one for one in rivals[1:] if one.tags is not None and one is not rivals[0])]
+    for one in ranked:
+        _reorder(one, deadline)
+    for rival in ranked:
         best = rival if rival.better_than(best) else best
-    return best, (SAID,) if any(one is best for one in gained) else ()
+    return best, () if any(best.problems is problems for problems in before) else (SAID,)
+
+
+def _scheduled(plans: list[Solved], deadline: Deadline) -> Solved:
+    """Give plans the best order of those that list schedules make, and return the best plan then."""
+    best = plans[0]
+    try:
+        for plan in plans:
+            _Trials(plan, deadline).schedule()
+            best = plan if plan.better_than(best) else best
+    except KeyboardInterrupt:  # what was found stands
+        deadline.stop()
+    return best
+
+
+def ordering_of(plans: Sequence[Solved], deadline: Deadline) -> tuple[Phase, ...]:
+    """Return the orders of some plans as phases of a search, of no more than a part of the time that is left.
+
+    Parameters
+    ----------
+    plans : sequence of Solved
+        Plans for one shape.
+    deadline : Deadline
+        Of the search.
+    """
+    each = [evaluation_of(kind, one.tags or {}) for one in plans for kind, _ in distinct(one.problems)] * EACH
+    part = ORDERING * deadline.left / expected if (expected := deadline.expected(*each)) else 1.0
+    return tuple(each[: int(min(1.0, max(0.0, part)) * len(each))])
 
 
 def in_any_order(outcome: Outcome, bounds: Bounds) -> Outcome:
     """Return an outcome with bounds that hold whatever the order of operators: those of shapes, without placements.
+
+    What the linear relaxation proves about large groups stands: it does not look at critical paths.
 
     Parameters
     ----------
@@ -72,22 +112,29 @@ def in_any_order(outcome: Outcome, bounds: Bounds) -> Outcome:
     bounds : Bounds
         Of the job.
     """
-    solved = [replace(one, bound=max(one.bound, bounds.rate(bounds.quick(one.shape)))) for one in outcome.solved]
+    any_order = [_any_order(one) for one in outcome.solved]
+    solved = [
+        one if free else replace(one, bound=max(one.bound, bounds.rate(bounds.quick(one.shape))))
+        for one, free in zip(outcome.solved, any_order, strict=True)
+    ]
     waiting = [
-        (shape, max(rate, bounds.rate(bounds.quick(shape))) if shape.composed else rate)
+        (shape, max(rate, bounds.rate(bounds.quick(shape))) if shape.composed and not any(any_order) else rate)
         for shape, rate in outcome.waiting
     ]
     return replace(outcome, solved=solved, waiting=waiting)
 
 
-def _reorder(found: Solved, deadline: Deadline) -> bool:
-    """Let a plan have the best order; return whether that is another one."""
-    before = found.value
+def _any_order(found: Solved) -> bool:
+    """Whether the integer program was not asked about a shape, nor then about those like it."""
+    return bool(found.bound and found.problems) and not proves(Contracted(found.problems[0]))
+
+
+def _reorder(found: Solved, deadline: Deadline) -> None:
+    """Let a plan have the best order."""
     try:
         _Trials(found, deadline).run()
     except KeyboardInterrupt:  # what was found stands
         deadline.stop()
-    return found.value > before
 
 
 class _Trials:
@@ -108,12 +155,18 @@ class _Trials:
 
     def run(self) -> None:
         """Judge all orders, if any can help."""
-        slowest = self.slowest()
-        if slowest is not None:
-            session = _Session(slowest, self.tags)
-            for schedule in SCHEDULES:
-                self.offer(schedule(session))
+        if self.schedule():
             self.descend()
+
+    def schedule(self) -> bool:
+        """Judge the orders that list schedules make; return whether any can help."""
+        slowest = self.slowest()
+        if slowest is None:
+            return False
+        session = _Session(slowest, self.tags)
+        for schedule in SCHEDULES:
+            self.offer(schedule(session))
+        return True
 
     @property
     def graph(self) -> Graph:
@@ -127,7 +180,7 @@ class _Trials:
             if not self.deadline.allows(evaluation_of(problem, self.tags)):
                 return None
             evaluation = evaluate_timed(problem, self.tags, self.deadline)
-            if _waits(evaluation):
+            if evaluation.waits:
                 rows.append((evaluation.latency_seconds, problem))
         return max(rows, key=lambda row: row[0])[1] if rows else None
 
@@ -152,8 +205,8 @@ class _Trials:
         """Put an operator, with all that it needs, in front of all others, as long as that helps."""
         names = self.graph.order
         improved = True
-        while improved:
-            improved = sum(self.offer(_promoted(self.graph, name)) for name in names) > 0
+        while improved and self.left > 0:
+            improved = sum(self.offer(_promoted(self.graph, name)) for name in names if self.left > 0) > 0
 
 
 def _promoted(graph: Graph, name: str) -> list[str]:
@@ -168,12 +221,6 @@ def _promoted(graph: Graph, name: str) -> list[str]:
 
 def _kinds(found: Solved, problems: tuple[GroupProblem, ...]) -> Kinds:
     return coded(distinct(problems), found.codecs)
-
-
-def _waits(evaluation: Evaluation) -> bool:
-    """Whether threads hide less than the critical path of their group."""
-    own = max((load.seconds for load in evaluation.loads if load.role == "group"), default=0.0)
-    return evaluation.latency_seconds / evaluation.hogwild > own
 
 
 class _Session:

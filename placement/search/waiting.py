@@ -42,6 +42,7 @@ class Waiting:
         self.bounds, self.compositions = bounds, compositions
         self._unlike: dict[tuple[int, ...], tuple[Shape, float]] = {}
         self._tight: tuple[Shape, bool] | None = None
+        self.favourite: Shape | None = None
         self.shapes = sorted(self._bounded(shapes, deadline.share(BOUNDING)), key=bounds.order)
 
     def _bounded(self, shapes: Sequence[Shape], deadline: Deadline) -> list[Shape]:
@@ -88,6 +89,12 @@ class Waiting:
     def head(self) -> Shape:
         """The shape that promises most."""
         return self.shapes[0]
+
+    @property
+    def next(self) -> Shape:
+        """The shape to look at: of those with as many machines as a favourite, or of all, the one that promises most."""
+        counts = _counts(self.favourite) if self.favourite else None
+        return next((shape for shape in self.shapes if _counts(shape) == counts), self.head)
 
     def remove(self, shape: Shape) -> None:
         """Take a shape out."""

@@ -89,6 +89,12 @@ def data_parallel(contracted: Contracted, deadline: Deadline) -> Baseline:
     return Baseline("all data-parallel", tags, evaluate_timed(contracted.problem, tags, deadline))
 
 
+def by_cost(contracted: Contracted, deadline: Deadline) -> Baseline:
+    """Return the greedy baseline alone."""
+    tags = _tags(contracted, greedy(contracted))
+    return Baseline("greedy by cost", tags, evaluate_timed(contracted.problem, tags, deadline))
+
+
 def _tags(contracted: Contracted, choice: dict[int, Tag]) -> dict[str, Tag]:
     """Tags of all operators, of equal nodes the first ones being used."""
     items = contracted.items

@@ -18,7 +18,7 @@ from ortools.sat.python import cp_model
 from placement.deadline import Deadline, Phase
 from placement.evaluation.evaluate import Evaluation, evaluate_timed, evaluation_of
 from placement.plan import DP, Tag
-from placement.tagging.baselines import Baseline, baselines, data_parallel
+from placement.tagging.baselines import Baseline, baselines, by_cost, data_parallel
 from placement.tagging.branching import least_step
 from placement.tagging.coarsen import coarse
 from placement.tagging.descent import descend
@@ -28,6 +28,8 @@ from placement.tagging.nets import Contracted
 
 #: Open items above which a group is solved by local search, and how many clusters its baselines place.
 MOST_ITEMS, CLUSTERS = 200, 60
+#: Clusters that are placed by cost besides, where the critical path binds the best baseline: local search does not see it.
+OTHER_CLUSTERS = (15, 20, 30, 40, 50, 80, 120)
 #: Turns of descents that start from spread clusters and from the best placement.
 SPREAD_FIRST, BEST = 0, 2
 #: Open items up to which the linear relaxation holds all constraints: without those between Booleans, what presolve leaves
@@ -89,6 +91,11 @@ class GroupSolution:
         """Whether an embedding server is the busiest machine, of the best placement or of the bound's."""
         return any(one is not None and one.busiest.role == "server" for one in (self.evaluation, self.relaxed))
 
+    @property
+    def waits(self) -> bool:
+        """Whether the critical path is longer than what the best placement loads its nodes with."""
+        return self.evaluation is not None and self.evaluation.waits
+
     def ends(self, limits: Limits) -> bool:
         """Whether the best placement is proven to be good enough, or that none is wanted."""
         return self.within(limits.gap) or self.bound_seconds >= limits.enough_seconds
@@ -149,8 +156,9 @@ def _solve_large(
 ) -> GroupSolution:
     """Solve a group with very many items by local search; a linear relaxation of it is what is proven.
 
-    Baselines are those of clusters. Descents start in turn from spread clusters, from all items data-parallel and from the
-    best placement, which comes first where it is better than all items data-parallel.
+    Baselines are those of clusters, of several numbers where the critical path binds; the first descent, which does not see
+    that, is left out then. Descents start in turn from spread clusters, from all items data-parallel and from the best
+    placement, which comes first where it is better than all items data-parallel.
     """
     found = GroupSolution(bound_seconds=floor_seconds, codecs=contracted.problem.codecs)
     found.baselines = _large_baselines(contracted, limits.deadline)
@@ -162,7 +170,7 @@ def _solve_large(
         ):
             _offer(found, contracted, contracted.canonical(start), deadline=limits.deadline)
         first = BEST if found.seconds < found.baselines[0].evaluation.seconds else SPREAD_FIRST
-        for number in range(limits.descents):
+        for number in range(found.waits, limits.descents):
             deadline = limits.deadline.before(evaluation_of(contracted.problem))
             if found.within(limits.gap) or not deadline.allows(("quick loads", _size(contracted))):
                 break
@@ -189,7 +197,29 @@ def _large_baselines(contracted: Contracted, deadline: Deadline) -> tuple[Baseli
             return (first,)
     with deadline.phase(*phase):
         clusters = coarse(contracted, CLUSTERS)
-    return baselines(clusters, deadline)
+    found = baselines(clusters, deadline)
+    best = min((one for one in found if not one.reason), key=lambda one: one.evaluation.seconds, default=None)
+    if best is None or not best.evaluation.waits:
+        return found
+    needs = phase, evaluation_of(contracted.problem)
+    return (*found, *(clustered(contracted, count, deadline) for count in OTHER_CLUSTERS if deadline.allows(*needs)))
+
+
+def clustered(contracted: Contracted, clusters: int, deadline: Deadline) -> Baseline:
+    """Return the greedy baseline of a large group's clusters.
+
+    Parameters
+    ----------
+    contracted : Contracted
+        The group problem.
+    clusters : int
+        How many to aim for.
+    deadline : Deadline
+        Is told how long it takes.
+    """
+    with deadline.phase("coarsening", _size(contracted)):
+        small = coarse(contracted, clusters)
+    return by_cost(small, deadline)
 
 
 def _search(found: GroupSolution, contracted: Contracted, limits: Limits) -> None:

@@ -14,13 +14,18 @@ import pytest
 
 from cost_models.costs import CostTable, OpCost, PhaseCost
 from cost_models.roofline import roofline_costs
+from placement.deadline import Deadline
+from placement.evaluation.evaluate import evaluate
 from placement.explain import rate_of
 from placement.plan import Plan, Tag
 from placement.planfile import load_plan, save_plan
 from placement.result import PlacementResult
-from placement.search.input_order import ordered_graph
+from placement.search.input_order import ordered_graph, ordered_model
 from placement.search.job import solve
 from placement.search.options import SolveOptions
+from placement.search.outcome import Solved, problems_of
+from placement.search.running_order import reordered
+from placement.search.shapes import Shape
 from problem.cluster import Cluster
 from problem.errors import BadInput
 from problem.graph import Graph, Kind, Operator
@@ -85,6 +90,26 @@ def test_three_branches_run_in_the_best_of_their_orders(remote: int) -> None:
         rates = [judge(other, costs) for other in others]
         assert judge(plan, costs) == pytest.approx(max(rates))
         assert min(rates) < 0.73 * max(rates)
+
+
+def test_a_plan_that_is_worth_less_wins_by_its_order() -> None:
+    """All operators data-parallel do more than a branch on another node in the order of names, and less in its best one."""
+    model = ordered_model(_branched([2, 2, 2]))
+    every: dict[str, Tag] = {op.name: "dp" for op in model.graph if op.kind is not Kind.LOOKUP}
+    plan, costs = _three(0).plan, make_costs(model)
+    shape = Shape(2, plan.groups, plan.servers, (), plan.ranks)
+    problems = problems_of(shape, plan.shards, model, costs, (plan.batch, 1), SolveOptions(max_replicas=1))
+
+    def solved(tags: dict[str, Tag]) -> Solved:
+        value = evaluate(problems[0], tags).samples_per_second
+        return Solved(shape, plan.shards, problems, 0.0, tags=tags, value=value, score=value)
+
+    first, other = solved(every), solved(every | {"x2": 1, "y2": 1})
+    assert first.value > other.value
+    best, said = reordered([first], Deadline(), [other])
+    assert best is other
+    assert best.value > first.value
+    assert said
 
 
 def test_what_is_said_of_a_plan_in_another_order() -> None:
