@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import ClassVar
+
 from problem.errors import HiertrainError
 
 
@@ -9,22 +12,35 @@ class PlacementError(HiertrainError):
     """Base: no plan, and why.
 
     ``conflict`` names the pins and limits that together leave no plan; ``minimal`` says whether each of them is needed
-    for that, or time ran out before that was known.
+    for that, or time ran out before that was known. ``enough`` has those without which alone a plan exists:
+    all, unless something else conflicts as well; ``besides`` has other such sets where it has none.
     """
 
     exit_code = 3
     conflict: tuple[str, ...] = ()
     minimal: bool = True
+    besides: tuple[tuple[str, ...], ...] = ()
+    enough: tuple[str, ...] = ()
+    together: ClassVar[str] = "these conflict"
 
     def __str__(self) -> str:
-        said = super().__str__()
+        return "; ".join((super().__str__(), *self._blame()))
+
+    def _blame(self) -> Iterator[str]:
+        """What conflicts, in words."""
         if not self.conflict:
-            return said
+            return
+        named = ", ".join(self.conflict)
         if not self.minimal:
-            return f"{said}; to blame are some of: {', '.join(self.conflict)}"
-        if len(self.conflict) == 1:
-            return f"{said}; a plan exists without {self.conflict[0]}"
-        return f"{said}; these conflict, and a plan exists without any one of them: {', '.join(self.conflict)}"
+            yield f"to blame are some of: {named}"
+        elif self.enough == self.conflict:
+            some = "a plan exists without", f"{self.together}, and a plan exists without any one of them:"
+            yield f"{some[len(self.conflict) > 1]} {named}"
+        else:
+            yield f"{self.together}, but no part of them: {named}"
+            yield from (f"so do: {', '.join(names)}" for names in self.besides)
+            if self.enough:
+                yield f"a plan exists without {', or without '.join(self.enough)}"
 
 
 class InvalidPlan(PlacementError):
@@ -56,6 +72,8 @@ class DoesNotFit(PlacementError):
 
 class NothingFound(PlacementError):
     """The search ended without a plan, and without a proof that there is none; ``what`` says what was to be placed."""
+
+    together = "none is found under these"
 
     def __init__(self, what: str) -> None:
         super().__init__(

@@ -24,9 +24,10 @@ from placement.result import PlacementResult
 from placement.search.bounds import Bounds, shares_machine
 from placement.search.compositions import Compositions
 from placement.search.compression import solve_coded
-from placement.search.conflict import answered
+from placement.search.conflict import answered, demands
 from placement.search.demands import checked, resolved
 from placement.search.exchanging import exchanging_seconds
+from placement.search.feasible import Feasibility
 from placement.search.guard import allowed_codecs
 from placement.search.input_order import ordered_cluster, ordered_model, ordered_plan
 from placement.search.judging import Judge
@@ -86,18 +87,19 @@ def solve(
     DoesNotFit
         When no placement fits: which resource, where, how much is short, and which pins and limits are to blame.
     ConstraintsConflict
-        When pins or components contradict each other.
-    BadInput
-        When the options leave no shape.
+        When pins or components contradict each other, or options leave no shape.
     """
     options, costs_for = options or SolveOptions(), costs_for or cost_source(model)
     options = replace(options, warm_start=ordered_plan(options.warm_start))
     end, of, on = deadline or Deadline.after(options.time_limit_seconds), ordered_model(model), ordered_cluster(cluster)
 
-    def search(wanted: SolveOptions, until: Deadline) -> PlacementResult:
-        return _Search(of, on, costs_for, wanted, until).run(news if wanted is options else None)
+    feasible = Feasibility(of, on, costs_for)
 
-    found = answered(search, options, end)
+    def search(wanted: SolveOptions, until: Deadline) -> PlacementResult:
+        new, first = _Search(of, on, costs_for, wanted, until), wanted is options
+        return new.run(news if first else None, feasible if first and demands(options) else None)
+
+    found = answered(search, feasible, options, end)
     return replace(found, plan=replace(found.plan, model=replace(model, graph=found.plan.model.graph)))
 
 
@@ -110,21 +112,18 @@ class _Search:
         self.model, self.began = model, deadline.clock()
         self.deadline = replace(deadline, reserved=[])
         self.hurry = self.deadline.share(HURRY)
-        self.options, self.rules = resolved(model, cluster, options)
+        self.demanded, (self.options, self.rules) = options, resolved(model, cluster, options)
         self.offers = offers_of(model, options)
         trainers = [node for node in usable(cluster) if node.may_train]
         if not trainers or not len(model.graph):
-            raise BadInput(
-                cluster.name, "nodes", len(trainers), "at least one usable machine that may train, and one operator"
-            )
-        self.previous = Previous(options.warm_start) if options.warm_start else None
+            allowed = "at least one usable machine that may train, and one operator"
+            raise BadInput(cluster.name, "nodes", len(trainers), allowed)
+        self.previous = Previous.of(model, options.warm_start)
         if self.previous:
-            self.previous.check(model)
             options = self.options = self.previous.completed(self.options)
         self.batch = options.batch or model.batch
-        reference = max(trainers, key=lambda node: node.cores * node.flops_per_core_second)
         self.hogwild = options.hogwild or (1 if options.synchronous else default_threads(trainers))
-        self.costs = costs_for(self.batch, reference)
+        self.costs = costs_for(self.batch, max(trainers, key=lambda node: node.cores * node.flops_per_core_second))
         self.local, self.nodes = cluster.is_local, cluster.nodes
         self.all_dp = dict.fromkeys((op.name for op in model.graph if op.kind is not Kind.LOOKUP), DP)
         self.bounds = Bounds(
@@ -144,18 +143,19 @@ class _Search:
         )
         self.compositions = Compositions(self.bounds, self.shapes.trainers, self.shapes.hosts)
         self.large = not proves(Contracted(GroupProblem(model, self.costs, (), self.batch, pins=self.options.pins)))
-        self.solved: list[Solved] = []
-        self.refused: list[PlacementError] = []
+        self.solved, self.refused = list[Solved](), list[PlacementError]()
         self.best: Solved | None = None
         self.interrupted = False
         self.assumed = (*assumptions(self.options, self.hogwild), *self.costs.notes)
         self.judge = Judge(self.batch, self.previous, options.movement_seconds_per_byte, self.deadline)
 
-    def run(self, news: News | None = None) -> PlacementResult:
-        """Return the best plan, once the bound of the next shape meets it."""
+    def run(self, news: News | None = None, feasible: Feasibility | None = None) -> PlacementResult:
+        """Return the best plan, once the bound of the next shape meets it; ask first whether there is any."""
         self.news = news
         if news:
             news.assumed(self.assumed)
+        if feasible:
+            feasible.check(self.demanded, self.deadline)
         self._resume()
         self.waiting = Waiting(self.shapes.all(), self.bounds, self.compositions, self.deadline)
         self._sample()

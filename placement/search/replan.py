@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from cost_models.memory import resident_bytes
 from placement.plan import DP, Plan, Shard, Tag
@@ -39,21 +40,18 @@ class Previous:
 
     plan: Plan
 
-    def check(self, model: Model) -> None:
-        """Refuse a plan of another model.
+    @classmethod
+    def of(cls, model: Model, plan: Plan | None) -> Previous | None:
+        """Return an earlier plan of a model; None if there is none.
 
         Raises
         ------
         BadInput
-            When operators or tables differ; the first one is named.
+            When it is a plan of another model: the first operator or table that differs is named.
         """
-        for what, mine, theirs in (
-            ("operators", [op.name for op in model.graph], [op.name for op in self.plan.model.graph]),
-            ("tables", list(model.feature.values()), list(self.plan.model.feature.values())),
-        ):
-            if mine != theirs:
-                different = next((b for a, b in zip(mine, theirs, strict=False) if a != b), len(theirs))
-                raise BadInput("warm start", what, different, f"those of {model.name}: a plan of the same model")
+        if plan is not None:
+            check_model(plan, model, "warm start")
+        return cls(plan) if plan is not None else None
 
     def completed(self, options: SolveOptions) -> SolveOptions:
         """Return options with the plan's batch and threads where the user gave none, and at least as many replicas."""
@@ -243,6 +241,32 @@ class Previous:
                     common[pair] = common.get(pair, 0) + resident_bytes(model.graph[op], model)
             renamed |= _matched(nodes, common)
         return tags | {op: renamed.get(tags[op], tags[op]) for op in open_}
+
+
+def check_model(plan: Plan, model: Model, source: str | Path) -> None:
+    """Refuse an earlier plan of another model.
+
+    Parameters
+    ----------
+    plan : Plan
+        The earlier plan.
+    model : Model
+        What is trained now.
+    source : str or Path
+        File of the plan, or what else it is called.
+
+    Raises
+    ------
+    BadInput
+        When operators or tables differ; the first one is named.
+    """
+    for what, mine, theirs in (
+        ("operators", [op.name for op in model.graph], [op.name for op in plan.model.graph]),
+        ("tables", list(model.feature.values()), list(plan.model.feature.values())),
+    ):
+        if mine != theirs:
+            different = next((b for a, b in zip(mine, theirs, strict=False) if a != b), len(theirs))
+            raise BadInput(source, what, different, f"those of {model.name}: a plan of the same model")
 
 
 def _matched(nodes: list[int], common: Mapping[tuple[Tag, Tag], int]) -> dict[Tag, Tag]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cost_models.costs import CostTable
+from placement.errors import ConstraintsConflict
 from placement.plan import DP
 from placement.search.options import SolveOptions
 from placement.tables.table_rules import NO_RULES, TableRules, check_count
 from problem.cluster import Cluster, Node
-from problem.errors import BadInput
 from problem.model import Model
 
 Side = Literal["both", "fewer", "more"]
@@ -139,10 +139,8 @@ class Shapes:
 
         Raises
         ------
-        BadInput
-            When the options leave no shape.
         ConstraintsConflict
-            When the rules of tables need more servers than there are.
+            When the options leave no shape, or the rules of tables need more servers than there are.
         """
         most = self.options.servers or max(len(self.hosts), sum(node.may_serve for node in self.trainers))
         check_count(self.rules, most)
@@ -152,12 +150,15 @@ class Shapes:
             wanted = {
                 k: getattr(self.options, k) for k in ("group_size", "ranks", "max_elp", "servers", "sync_servers")
             }
-            pinned = [f"{name}={tag}" for name, tag in self.options.pins.items() if tag == self._highest_pin > 0]
-            wanted |= {"pins": ", ".join(pinned) or None}
-            allowed = (
-                f"values that leave trainers: {len(self.trainers)} machines may train, {len(self.hosts)} may serve"
+            wanted |= {"a pin to node": self._highest_pin or None}
+            named = ", ".join(
+                f"{name.replace('_', ' ')} {value}" for name, value in wanted.items() if value is not None
             )
-            raise BadInput("options", "shape", {k: v for k, v in wanted.items() if v is not None}, allowed)
+            raise ConstraintsConflict(
+                f"no group can be had ({named or 'of any size'}): {len(self.trainers)} machines may train, "
+                f"{len(self.hosts)} may serve, and a rank has {self.batch * self.hogwild:,} samples in flight",
+                (),
+            )
         return found
 
     def _server_counts(self) -> Iterator[int]:

@@ -80,12 +80,12 @@ def descend(
         loads = QuickLoads(contracted, places_of(contracted, tags))
     if spread and deadline.allows(("spread", size)):
         with deadline.phase("spread", size):
-            _spread(loads, list(_units(contracted, SPREAD)), limit_seconds)
+            _spread(loads, list(units_of(contracted, SPREAD)), limit_seconds)
     for level in SPREAD_LEVELS if spread else LEVELS:
         if not deadline.allows(("level", size)):
             break
         with deadline.phase("level", size):
-            descent = Descent(loads, list(_units(contracted, level.clusters)), level.doublings, seed, limit_seconds)
+            descent = Descent(loads, list(units_of(contracted, level.clusters)), level.doublings, seed, limit_seconds)
         descent.run(level.passes * len(descent.units), deadline)
     return loads.tags()
 
@@ -111,8 +111,8 @@ def _spread(loads: QuickLoads, units: Sequence[Unit], limit_seconds: float) -> N
             loads.move(unit, place)
 
 
-def _units(contracted: Contracted, clusters: int | None) -> Iterable[Unit]:
-    """Sets of open items that move together."""
+def units_of(contracted: Contracted, clusters: int | None) -> Iterable[Unit]:
+    """Return sets of open items that move together: clusters (None: single items)."""
     if clusters is None or clusters >= len(contracted.free):
         return [(index,) for index in contracted.free]
     item_of = {op: index for index, item in enumerate(contracted.items) for op in item.ops}

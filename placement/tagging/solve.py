@@ -9,9 +9,8 @@ second limit that a fast enough machine never meets.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
@@ -22,9 +21,12 @@ from placement.tagging.baselines import Baseline, baselines, by_cost, data_paral
 from placement.tagging.branching import least_step
 from placement.tagging.coarsen import coarse
 from placement.tagging.descent import descend
+from placement.tagging.fitting import fitting
 from placement.tagging.formulation import Formulation
 from placement.tagging.limits import DEFAULT_LIMITS, PRECISION, Limits
 from placement.tagging.nets import Contracted
+from placement.tagging.packing import overfull
+from placement.tagging.solver import run, solver_for
 
 #: Open items above which a group is solved by local search, and how many clusters its baselines place.
 MOST_ITEMS, CLUSTERS = 200, 60
@@ -32,17 +34,10 @@ MOST_ITEMS, CLUSTERS = 200, 60
 OTHER_CLUSTERS = (15, 20, 30, 40, 50, 80, 120)
 #: Turns of descents that start from spread clusters and from the best placement.
 SPREAD_FIRST, BEST = 0, 2
-#: Open items up to which the linear relaxation holds all constraints: without those between Booleans, what presolve leaves
-#: of a tiny group may raise the bound by one unit of 1e-8 a conflict, so cheaply that no limit of work ends it.
-FEW_ITEMS = 40
 #: Seconds for single moves that are evaluated exactly, at most.
 POLISH_SECONDS = 5.0
-#: Seconds for a placement that fits, where no baseline does and no time is left.
-LAST_CALL = 1.0
 #: Share of the time that is left for the linear relaxation of a large group.
 PROOF = 0.4
-#: Seconds between two requests to stop.
-TICK = 0.05
 
 
 @dataclass
@@ -129,7 +124,7 @@ def solve_group(
     GroupSolution
         Never worse than the best baseline that fits.
     """
-    if contracted.barred:
+    if overfull(contracted):
         return GroupSolution(bound_seconds=float("inf"))
     if not proves(contracted):
         return _solve_large(contracted, limits, floor_seconds, start)
@@ -169,6 +164,8 @@ def _solve_large(
             found.tags is None or limits.deadline.allows(evaluation_of(contracted.problem, start))
         ):
             _offer(found, contracted, contracted.canonical(start), deadline=limits.deadline)
+        if found.tags is None and not _fit(found, contracted, limits) and found.infeasible:
+            return found
         first = BEST if found.seconds < found.baselines[0].evaluation.seconds else SPREAD_FIRST
         for number in range(found.waits, limits.descents):
             deadline = limits.deadline.before(evaluation_of(contracted.problem))
@@ -224,9 +221,9 @@ def clustered(contracted: Contracted, clusters: int, deadline: Deadline) -> Base
 
 def _search(found: GroupSolution, contracted: Contracted, limits: Limits) -> None:
     """Improve on the baselines and prove a bound."""
-    _polish(found, contracted, limits)
-    if found.evaluation is None and not _first_fit(found, contracted, limits):
+    if found.evaluation is None and not _fit(found, contracted, limits):
         return
+    _polish(found, contracted, limits)
     if found.seconds > 0 and not found.ends(limits) and limits.deadline.allows(_formulating(contracted)):
         _prove(found, contracted, limits)
 
@@ -294,63 +291,13 @@ def _worth_trying(members: tuple[int, ...], used: set[Tag]) -> list[int]:
     return taken + [node for node in members if node not in used][:1]
 
 
-def _solver(contracted: Contracted, limits: Limits, spent: float) -> cp_model.CpSolver:
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.catch_sigint_signal = False
-    solver.parameters.random_seed = limits.seed
-    solver.parameters.max_deterministic_time = max(0.0, limits.deterministic_seconds - spent)
-    solver.parameters.max_time_in_seconds = min(3600.0, max(0.0, limits.deadline.left))
-    solver.parameters.linearization_level = 2 if len(contracted.free) <= FEW_ITEMS else 1
-    solver.parameters.relative_gap_limit = limits.gap / 2
-    return solver
-
-
-def _run(
-    solver: cp_model.CpSolver, model: cp_model.CpModel, deadline: Deadline
-) -> tuple[cp_model.CpSolverStatus, bool]:
-    """Run the solver in a thread of its own, so that Ctrl-C reaches this one; return its status and whether it came.
-
-    The solver looks at its time limit now and then only; it is told to stop as well.
-    """
-    status: list[cp_model.CpSolverStatus] = []
-    done, interrupted = threading.Event(), False
-
-    def work() -> None:
-        try:
-            status.append(solver.solve(model))
-        finally:
-            done.set()
-
-    threading.Thread(target=work).start()
-    while not done.is_set():
-        try:
-            if not done.wait(TICK if interrupted else max(TICK, min(3600.0, deadline.left))):
-                solver.stop_search()
-        except KeyboardInterrupt:
-            interrupted = True
-    return (status[0] if status else cp_model.UNKNOWN), interrupted
-
-
-def _first_fit(found: GroupSolution, contracted: Contracted, limits: Limits) -> bool:
-    """Where no baseline fits: find anything that does, memory alone being looked at; return whether there is."""
-    worst = max(baseline.evaluation.seconds for baseline in found.baselines)
-    form = Formulation(contracted, best_seconds=max(worst, 1e-30) * 1e6, objective=False)
-    if limits.deadline.passed:  # the search goes on after its end only for want of any plan
-        limits = replace(limits, deadline=limits.deadline.no_sooner(LAST_CALL))
-    for _ in range(limits.rounds):
-        solver = _solver(contracted, limits, 0.0)
-        status, found.interrupted = _run(solver, form.model, limits.deadline)
-        if status == cp_model.INFEASIBLE:
-            found.bound_seconds = float("inf")
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return False
-        tags = form.read(solver)
-        if _offer(found, contracted, tags, deadline=limits.deadline):
-            _polish(found, contracted, limits)
-            return True
-        form.exclude(tags)
-    return False
+def _fit(found: GroupSolution, contracted: Contracted, limits: Limits) -> bool:
+    """Where no baseline fits: find anything that does, or prove that nothing can; return whether there is."""
+    packing = fitting(contracted, limits, hard=proves(contracted))
+    found.interrupted = packing.interrupted
+    if packing.impossible:
+        found.bound_seconds = float("inf")
+    return packing.tags is not None and _offer(found, contracted, packing.tags, deadline=limits.deadline)
 
 
 def _prove(found: GroupSolution, contracted: Contracted, limits: Limits) -> None:
@@ -359,8 +306,8 @@ def _prove(found: GroupSolution, contracted: Contracted, limits: Limits) -> None
         form, spent = Formulation(contracted, min(found.seconds, limits.enough_seconds)), 0.0
     for _ in range(limits.rounds):
         form.hint(found.tags or {})
-        solver = _solver(contracted, limits, spent)
-        status, found.interrupted = _run(solver, form.model, limits.deadline)
+        solver = solver_for(contracted, limits, spent)
+        status, found.interrupted = run(solver, form.model, limits.deadline)
         spent += solver.response_proto.deterministic_time
         if not _learn(found, contracted, form, solver, status, limits) or found.ends(limits):
             return

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from placement.deadline import Deadline
 from placement.errors import DoesNotFit, PlacementError
+from placement.plan import Tag
 from placement.result import PlacementResult
 from placement.search.conflict import answered, demands, dropped
+from placement.search.feasible import Answer
 from placement.search.job import solve
 from placement.search.options import SolveOptions
 from problem.cluster import Cluster, Node
@@ -142,6 +144,26 @@ ALL = SolveOptions(
     max_elp=1000,
     hogwild=4,
 )
+
+
+def test_bug_a_conflict_among_fifty_pins_of_a_thousand_operators_was_not_found_in_time() -> None:
+    """Two pins that overfill a node are named and nothing else; it said that some of fifty are to blame."""
+    model = _chain(8, 8, *[0] * 998)
+    pins: dict[str, Tag] = {f"op{i}": i % 4 for i in range(10, 60)}
+    error = _refused(model, MACHINES, replace(QUICK, pins={**pins, "op0": 1, "op1": 1}))
+    assert error.conflict == error.enough == ("pin op0=1", "pin op1=1")
+
+
+def test_conflicts_besides_each_other_are_both_named() -> None:
+    """Two pairs of pins overfill a node each: no single one of them helps, and none is said to."""
+    pins: dict[str, Tag] = {"op0": 0, "op1": 0, "op2": 1, "op3": 1}
+    error = _refused(_chain(8, 8, 8, 8), MACHINES, replace(QUICK, pins=pins))
+    assert {error.conflict, *error.besides} == {("pin op0=0", "pin op1=0"), ("pin op2=1", "pin op3=1")}
+    assert error.enough == ()
+    assert "a plan exists" not in str(error)
+
+
+UNKNOWN = lambda options, deadline: Answer(None)  # noqa: E731
 NAMES = [demand[0] for demand in demands(ALL)]
 
 
@@ -156,7 +178,7 @@ def test_the_filter_leaves_a_conflict_without_any_spare_demand(conflicts: list[s
         return None  # type: ignore[return-value]
 
     with pytest.raises(PlacementError) as caught:
-        answered(search, ALL, Deadline())
+        answered(search, UNKNOWN, ALL, Deadline())
     named = caught.value.conflict
     assert any(conflict <= set(named) for conflict in conflicts)
     assert not any(c <= set(part) for c in conflicts for part in combinations(named, len(named) - 1))
@@ -178,5 +200,5 @@ def test_what_was_not_proven_in_time_is_said_to_be_so() -> None:
         raise PlacementError("nothing fits")
 
     with pytest.raises(PlacementError, match=r"some of: .*pin a=0") as caught:
-        answered(search, ALL, Deadline(0.0))
+        answered(search, UNKNOWN, ALL, Deadline(0.0))
     assert list(caught.value.conflict) == NAMES
