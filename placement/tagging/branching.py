@@ -18,8 +18,8 @@ import numpy as np
 
 from placement.deadline import Deadline, Phase
 from placement.tagging.linear_program import Array
+from placement.tagging.net_loads import CORES, TRAFFIC, TX
 from placement.tagging.nets import RANK, Contracted
-from placement.tagging.quick_loads import CORES, TRAFFIC, TX
 from placement.tagging.relaxation import Case, Relaxation
 
 #: Linear programs at most.
@@ -137,9 +137,9 @@ class _Cases:
     def _nic(self) -> Array:
         """Share of a node's NIC that a node takes for each net that comes from elsewhere."""
         relaxation, others = self.relaxation, max(1, self.relaxation.contracted.problem.ranks - 1)
-        taken = np.array([take + send for take, send in relaxation.net_costs]).reshape(-1, 5)
+        both = (relaxation.nets.taken + relaxation.nets.sent)[:, TX] / 2
         rate = float(relaxation.capacity[TX].max())
-        return others * taken[:, TX] / 2 / rate if rate > 0 else np.zeros(len(taken))
+        return others * both / rate if rate > 0 else np.zeros(len(both))
 
     def _shares(self) -> Array:
         """Share of a node that each item takes at least, all at the other ends of its nets being elsewhere."""

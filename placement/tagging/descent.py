@@ -21,8 +21,9 @@ import numpy as np
 from placement.deadline import Deadline
 from placement.plan import Tag
 from placement.tagging.coarsen import coarse
+from placement.tagging.net_loads import EVERYWHERE, MEMORY
 from placement.tagging.nets import Contracted
-from placement.tagging.quick_loads import EVERYWHERE, MEMORY, QuickLoads, places_of
+from placement.tagging.quick_loads import QuickLoads, places_of
 
 #: Least relative gain that counts as one.
 GAIN = 1e-9

@@ -16,8 +16,8 @@ from cost_models.costs import CostTable
 from cost_models.network import Reduction
 from placement.plan import DP
 from placement.tagging.candidates import Item
+from placement.tagging.net_loads import message_seconds
 from placement.tagging.nets import RANK, Contracted, Net
-from placement.tagging.quick_loads import message_seconds
 
 #: Capacities are integers; the sum of all of them is this much, rounded down, so the bound stays one.
 SCALE = 10**15

@@ -21,7 +21,7 @@ from cost_models.costs import MessageCost
 from cost_models.network import Reduction, Wire, latency_seconds, occupancy_seconds, round_forms
 from placement.evaluation.latency import pull_times
 from placement.evaluation.loads import fixed_tally, runs_backward
-from placement.tagging.quick_loads import message_seconds
+from placement.tagging.net_loads import message_seconds
 from problem.graph import Kind
 
 if TYPE_CHECKING:

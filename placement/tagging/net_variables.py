@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from ortools.sat.python import cp_model
 
+from placement.tagging.net_loads import message_seconds
 from placement.tagging.nets import RANK, Net
-from placement.tagging.quick_loads import message_seconds
 
 if TYPE_CHECKING:
     from placement.tagging.formulation import Formulation, Row

@@ -12,24 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from cost_models.costs import MessageCost
-from cost_models.network import Wire
 from placement.evaluation.averages import AverageCost
 from placement.evaluation.group import GroupProblem
 from placement.evaluation.loads import fixed_tally
 from placement.plan import DP, Tag
-from placement.tagging.nets import RANK, Contracted, Net
+from placement.tagging.net_loads import CORES, EVERYWHERE, MEMORY, RX, TRAFFIC, TX, Array, NetLoads, Places
+from placement.tagging.nets import RANK, Contracted
 
-Array = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
-#: Rows of a load: core-seconds of the cost table, bytes of memory traffic, bytes out, bytes in, bytes held.
-CORES, TRAFFIC, TX, RX, MEMORY = range(5)
 #: Seconds that stand for none where something is divided by them.
 TINY = 1e-300
-#: Place of a data-parallel item.
-EVERYWHERE = -1
 
 
 class QuickLoads:
@@ -46,14 +38,14 @@ class QuickLoads:
     def __init__(self, contracted: Contracted, at: Sequence[int]) -> None:
         self.data, self.problem, self.at = contracted, contracted.problem, list(at)
         self.ranks, self.size = self.problem.ranks, self.problem.size
-        self.is_rank = (np.arange(self.size) < self.ranks).astype(float)
+        self.nets = NetLoads(self.problem, contracted.nets)
         self.capacity = capacities(self.problem)
         self.room = np.array([float(node.memory_bytes) for node in self.problem.nodes])
         self.items = item_loads(contracted)
         self.allowed = {i: {EVERYWHERE if tag == DP else int(tag) for tag in t} for i, t in contracted.allowed.items()}
         self.reduced = sum(self._reduces(i) for i in range(len(self.at)))
         empty = self.problem.wires.empty_reduction().thread_seconds(self.problem.costs, self.ranks)
-        self.empty_reduce = self.is_rank * empty / self.capacity[CORES]
+        self.empty_reduce = self.nets.is_rank * empty / self.capacity[CORES]
         self.nets_of: list[list[int]] = [[] for _ in contracted.items]
         self.ends = [{net.producer, *(item for item, _ in net.consumers)} - {RANK} for net in contracted.nets]
         for number, ends in enumerate(self.ends):
@@ -202,53 +194,7 @@ class QuickLoads:
             homes = places
         else:
             homes = np.full(len(places), EVERYWHERE if net.producer == RANK else self.at[net.producer])
-        return self._booked(net, *self._counts(net, homes, users, dp_users))
-
-    def _counts(self, net: Net, homes: Places, users: Array, dp_users: Array) -> tuple[Array, Array, Array]:
-        """Messages in, messages out and additions, by case and node, of a tensor with its producer in ``homes``."""
-        found = self._from_ranks(net, users, dp_users)
-        rows = np.flatnonzero(homes != EVERYWHERE)
-        if len(rows):
-            produced = self._from_nodes(net, homes[rows], users[rows], dp_users[rows])
-            for counts, changed in zip(found, produced, strict=True):
-                counts[rows] = changed
-        return found
-
-    def _from_ranks(self, net: Net, users: Array, dp_users: Array) -> tuple[Array, Array, Array]:
-        """Messages in, messages out and additions on each node, of a tensor that every rank produces."""
-        need, ranks = (users > 0).astype(float), self.is_rank
-        elsewhere = need.sum(axis=1, keepdims=True) - need
-        added = (self.ranks - ranks) * (users - need) + ranks * (net.own + dp_users + users + elsewhere - 1)
-        return (self.ranks - ranks) * need, ranks * elsewhere, added
-
-    def _from_nodes(self, net: Net, homes: Places, users: Array, dp_users: Array) -> tuple[Array, Array, Array]:
-        """Messages in, messages out and additions on each node, of a tensor that one node produces for all ranks."""
-        need, ranks, rows = (users > 0).astype(float), self.is_rank, np.arange(len(homes))
-        any_ = ranks * np.where(dp_users > 0, 1.0, need)
-        added = (self.ranks - ranks) * (users - need) + ranks * (dp_users + users) - any_
-        need[rows, homes] = any_[rows, homes] = 0.0
-        received = (self.ranks - ranks) * need + any_
-        sent = np.zeros_like(users)
-        sent[rows, homes] = received.sum(axis=1)
-        summed = self.ranks * (net.own + users[rows, homes] - 1) + ranks[homes] * dp_users[:, 0]
-        added[rows, homes] = summed + sent[rows, homes]
-        return received, sent, added
-
-    def _booked(self, net: Net, received: Array, sent: Array, added: Array) -> Array:
-        """Book counts of messages and additions."""
-        cost, back = self.problem.costs.message, float(net.gradient)
-        send, take = message_seconds(cost, net.messages, net.there)
-        send_back, take_back = message_seconds(cost, net.messages, net.back)
-        if not net.additions:
-            added = np.zeros_like(added)
-        found = np.zeros((len(received), 5, self.size))
-        found[:, CORES] = received * (take + back * send_back) + sent * (send + back * take_back)
-        found[:, CORES] += self.problem.costs.summing(net.bytes) * added
-        wired = 0.0 if self.problem.one_host or self.problem.hosts_mixed else 1.0
-        forward, backward = wired * net.there.bytes, wired * back * net.back.bytes
-        found[:, TX], found[:, RX] = forward * sent + backward * received, forward * received + backward * sent
-        found[:, MEMORY] = self.problem.hogwild * net.bytes * (received + back * sent + added)
-        return found
+        return self.nets.loads(np.full(len(places), number), homes, users, dp_users)
 
 
 @dataclass(frozen=True)
@@ -266,13 +212,6 @@ def capacities(problem: GroupProblem) -> Array:
     nic = [node.nic_bytes_per_second or 1.0 for node in nodes]
     cores = [node.cores / slow for node, slow in zip(nodes, problem.slowdown, strict=True)]
     return np.array([cores, [node.memory_bandwidth_bytes_per_second for node in nodes], nic, nic], float)
-
-
-def message_seconds(cost: MessageCost, messages: int, wire: Wire) -> tuple[float, float]:
-    """Return the core-seconds to send some messages that take ``wire`` together, and to receive them."""
-    sends = cost.send_variable(wire.bytes, wire.tensors) + wire.encode_seconds
-    receives = cost.receive_variable(wire.bytes, wire.tensors) + wire.decode_seconds
-    return messages * cost.send_seconds + sends, messages * cost.receive_seconds + receives
 
 
 def item_loads(contracted: Contracted) -> ItemLoads:

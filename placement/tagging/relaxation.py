@@ -27,8 +27,9 @@ import numpy as np
 from placement.evaluation.loads import fixed_tally
 from placement.plan import DP
 from placement.tagging.linear_program import Array, LinearProgram, Term
+from placement.tagging.net_loads import CORES, MEMORY, NetLoads
 from placement.tagging.nets import RANK, Contracted, Net
-from placement.tagging.quick_loads import CORES, MEMORY, ItemLoads, capacities, item_loads, message_seconds
+from placement.tagging.quick_loads import ItemLoads, capacities, item_loads
 
 #: Steps, over the limit, that the program looks at: beyond that nothing is wanted.
 MOST_STEP = 1e3
@@ -127,28 +128,15 @@ class Relaxation:
         return ranks * (full.dp - self.items.dp) + full.lead, full.mp - self.items.mp
 
     @cached_property
-    def net_costs(self) -> tuple[tuple[Array, Array], ...]:
-        """Of each net: loads of a node for a message that it takes, and for one that it sends, both ways."""
-        problem = self.contracted.problem
-        wired, found = 0.0 if problem.one_host or problem.hosts_mixed else 1.0, []
-        for net in self.contracted.nets:
-            send, take = message_seconds(problem.costs.message, net.messages, net.there)
-            send_back, take_back = message_seconds(problem.costs.message, net.messages, net.back)
-            back, held = float(net.gradient), problem.hogwild * net.bytes
-            there_bytes, back_bytes = wired * net.there.bytes, wired * back * net.back.bytes
-            taken = np.array([take + back * send_back, 0.0, back_bytes, there_bytes, held])
-            sent = np.array([send + back * take_back, 0.0, there_bytes, back_bytes, back * held])
-            found.append((taken, sent))
-        return tuple(found)
+    def nets(self) -> NetLoads:
+        """Loads of a node for a message of each net that it takes, for one that it sends, and for an addition."""
+        return NetLoads(self.contracted.problem, self.contracted.nets)
 
     @cached_property
     def additions(self) -> Array:
         """Loads of all nodes together for adding partial gradients: k of them take k - 1, wherever that is."""
-        problem, found = self.contracted.problem, np.zeros(5)
-        for net in self.contracted.nets:
-            if net.additions:
-                added = problem.ranks * (net.own + sum(count for _, count in net.consumers) - 1) * net.bytes
-                found += np.array([problem.costs.sum_seconds_per_byte * added, 0, 0, 0, problem.hogwild * added])
+        counts = [net.own + sum(count for _, count in net.consumers) - 1 for net in self.contracted.nets]
+        found: Array = self.contracted.problem.ranks * np.maximum(counts, 0) @ self.nets.added
         return found
 
     def seconds(self, case: Case, patience_seconds: float = 60.0) -> float:
@@ -290,7 +278,7 @@ class _Program:
                 self.program.at_most([*terms, (sent[p], -1.0)], 0.0)
 
     def _net_loads(self, number: int, taken: list[list[Term]], sent: list[int]) -> None:
-        take, send = self.of.net_costs[number]
+        take, send = self.of.nets.taken[number], self.of.nets.sent[number]
         for p, loads in enumerate(self.loads):
             for resource, terms in enumerate(loads):
                 terms += [(variable, count * take[resource]) for variable, count in taken[p]]
