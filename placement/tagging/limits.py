@@ -26,6 +26,8 @@ class Limits:
         Proposals that may turn out worse than promised.
     descents : int
         Local searches, where there are too many items for the integer program.
+    looks : int
+        Moves that annealing looks at for each item, where descents end far from the bound; 0: none.
     seed : int
         Of the solver.
     relaxes : bool
@@ -40,6 +42,7 @@ class Limits:
     deterministic_seconds: float = 20.0
     rounds: int = 200
     descents: int = 2
+    looks: int = 1000
     seed: int = 0
     relaxes: bool = True
     enough_seconds: float = float("inf")

@@ -20,10 +20,10 @@ from placement.plan import DP, Tag
 from placement.tagging.baselines import Baseline, baselines, by_cost, data_parallel
 from placement.tagging.branching import least_step
 from placement.tagging.coarsen import coarse
-from placement.tagging.descent import descend
 from placement.tagging.fitting import fitting
 from placement.tagging.formulation import Formulation
 from placement.tagging.limits import DEFAULT_LIMITS, PRECISION, Limits
+from placement.tagging.local_search import proposals
 from placement.tagging.nets import Contracted
 from placement.tagging.packing import overfull
 from placement.tagging.solver import run, solver_for
@@ -32,8 +32,6 @@ from placement.tagging.solver import run, solver_for
 MOST_ITEMS, CLUSTERS = 200, 60
 #: Clusters that are placed by cost besides, where the critical path binds the best baseline: local search does not see it.
 OTHER_CLUSTERS = (15, 20, 30, 40, 50, 80, 120)
-#: Turns of descents that start from spread clusters and from the best placement.
-SPREAD_FIRST, BEST = 0, 2
 #: Seconds for single moves that are evaluated exactly, at most.
 POLISH_SECONDS = 5.0
 #: Share of the time that is left for the linear relaxation of a large group.
@@ -153,7 +151,7 @@ def _solve_large(
 
     Baselines are those of clusters, of several numbers where the critical path binds; the first descent, which does not see
     that, is left out then. Descents start in turn from spread clusters, from all items data-parallel and from the best
-    placement, which comes first where it is better than all items data-parallel.
+    placement, which comes first where it is better than all items data-parallel; then the best one is annealed.
     """
     found = GroupSolution(bound_seconds=floor_seconds, codecs=contracted.problem.codecs)
     found.baselines = _large_baselines(contracted, limits.deadline)
@@ -166,15 +164,7 @@ def _solve_large(
             _offer(found, contracted, contracted.canonical(start), deadline=limits.deadline)
         if found.tags is None and not _fit(found, contracted, limits) and found.infeasible:
             return found
-        first = BEST if found.seconds < found.baselines[0].evaluation.seconds else SPREAD_FIRST
-        for number in range(found.waits, limits.descents):
-            deadline = limits.deadline.before(evaluation_of(contracted.problem))
-            if found.within(limits.gap) or not deadline.allows(("quick loads", _size(contracted))):
-                break
-            turn = (first + number) % 3
-            origin = found.tags if turn == BEST and found.tags else found.baselines[0].tags
-            args, seed = (contracted, origin, deadline), limits.seed + number
-            tags = descend(*args, seed, limit_seconds=found.seconds, spread=turn == SPREAD_FIRST)
+        for tags in proposals(found, contracted, limits):
             _offer(found, contracted, contracted.canonical(tags), deadline=limits.deadline)
         if limits.relaxes and not found.ends(limits):
             most = min(found.seconds, limits.enough_seconds)
