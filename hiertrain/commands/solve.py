@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from hiertrain.output import emit, progress, say
+from hiertrain.unused import each_once, refuse_unused
 from problem.errors import BadInput
 from problem.units import format_throughput
 from problem.whole_file import check_target
@@ -43,6 +44,7 @@ MOST = 10**9
 
 
 def command(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="Preset, or a file (.toml, .csv, .json, .onnx, ..).")],
     cluster: Annotated[str | None, typer.Option(help="Preset with a count (fb-1s-18c:32), local, or a file.")] = None,
     costs: Annotated[Path | None, typer.Option(help="Profile of the machines; default: roofline.")] = None,
@@ -116,9 +118,12 @@ def command(
     from placement.planfile import load_plan, save_plan
     from placement.search.job import solve
     from placement.search.options import SolveOptions
+    from placement.search.replan import check_model
 
     check_target(out)
     loaded, start = read_model(model, max_rows), load_plan(warm_start).plan if warm_start else None
+    if start and warm_start:
+        check_model(start, loaded, warm_start)
     machines = without_nodes(
         read_cluster(cluster, model) if cluster or not start else plan_cluster(start), lost_node or ()
     )
@@ -130,10 +135,10 @@ def command(
         ranks=ranks,
         max_replicas=max_replicas,
         max_elp=max_elp,
-        pins=dict(_pin(text) for text in pin or ()),
+        pins=each_once("--pin", pin or (), _pin),
         forbids=tuple(_forbid("--forbid", text) for text in forbid or ()),
         table_forbids=tuple(_forbid("--table-forbid", text) for text in table_forbid or ()),
-        table_pins=dict(_table_pin(text) for text in table_pin or ()),
+        table_pins=each_once("--table-pin", table_pin or (), _table_pin),
         keep_together=tuple(tuple(text.split(",")) for text in keep_together or ()),
         keep_apart=tuple(tuple(text.split(",")) for text in keep_apart or ()),
         warm_start=start,
@@ -148,6 +153,7 @@ def command(
         gap=gap,
         seed=seed,
     )
+    refuse_unused(_given(context), options, loaded, profiled=costs is not None)
     costs_for = read_costs(costs, loaded, foreign_costs)
     with progress("solving") as news:
         result = solve(loaded, machines, costs_for, options, _News(news))
@@ -177,6 +183,11 @@ class _News:
     def standing(self, best: float, bound: float) -> None:
         gap = f", gap {100 * (bound - best) / bound:.2f} %" if 0 < bound < float("inf") else ""
         self.tell(f"{best:,.0f} samples/s, bound {bound:,.0f}{gap}")
+
+
+def _given(context: typer.Context) -> list[str]:
+    """Parameters that are on the command line."""
+    return [name for name in context.params if str(context.get_parameter_source(name)).endswith("COMMANDLINE")]
 
 
 def _group_size(text: str) -> int | None:
@@ -209,7 +220,9 @@ def _codecs(texts: list[str], model: Model, quality_loss: float | None) -> tuple
     from placement.search.guard import QUALITY_LOSS, Guard
 
     asked = [text for text in texts if "=" not in text and text.partition(":")[0] == "auto"]
-    decided = dict(_codec(text, model) for text in texts if text not in asked)
+    decided = each_once("--codec", [text for text in texts if text not in asked], lambda text: _codec(text, model))
+    if "auto" in asked and len(set(asked)) > 1:
+        raise BadInput("solve", "--codec", "auto", f"either that, or {asked[1 - asked.index('auto')]}")
     if not asked:
         if quality_loss is not None:
             raise BadInput("solve", "--quality-loss", quality_loss, "only with --codec auto")

@@ -70,6 +70,39 @@ def test_bad_values_are_named(option: tuple[str, str]) -> None:
     assert option[0] in f"{done.exception} {done.output}"
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--movement-weight", "1"), "--movement-weight = 1.0: only with --warm-start"),
+        (("--movement-weight", "0"), "--movement-weight = 0.0: only with --warm-start"),
+        (("--foreign-costs",), "--foreign-costs = True: only with --costs"),
+        (("--max-replicas", "1", "--sync-gap", "8"), "--sync-gap = 8: only where there may be several groups"),
+        (("--max-replicas", "1", "--sync-servers", "1"), "--sync-servers = 1: only where"),
+        (("--max-replicas", "1", "--codec", "exchange=fp16"), "exchange is sent only with several groups"),
+        (("--ranks", "1", "--codec", "allreduce=fp16"), "allreduce is sent only with groups of several ranks"),
+        (("--group-size", "1", "--codec", "top_0=fp16"), "top_0 is sent only with groups of several nodes"),
+        (("--codec", "loss=fp16"), "loss is sent only with an operator whose output another one takes"),
+        (("--codec", "top_0=fp16", "--codec", "top_0=bf16"), "one value for 'top_0': it is 'fp16' already"),
+        (("--codec", "auto", "--codec", "auto:fp16"), "--codec = 'auto': either that, or auto:fp16"),
+        (("--pin", "top_0=0", "--pin", "top_0=1"), "one value for 'top_0': it is 0 already"),
+        (("--table-pin", "*=0", "--table-pin", "*=1"), "one value for '*': it is 0 already"),
+    ],
+)
+def test_bug_options_without_effect_were_ignored(options: tuple[str, ...], line: str) -> None:
+    """An option that nothing can come of beside the others is refused in a line that names it and what it needs."""
+    done = _solve(*options)
+    assert done.exit_code == 2
+    assert line in done.output
+
+
+def test_bug_a_warm_start_of_another_model_did_not_name_its_file(tmp_path: Path) -> None:
+    """The line begins with the plan file."""
+    plan = tmp_path / "plan.json"
+    assert _solve("--out", str(plan)).exit_code == 0
+    other = CliRunner().invoke(app, ["solve", "dlrm-kaggle", "--cluster", "fb-1s-18c:5", "--warm-start", str(plan)])
+    assert f"{plan}: " in other.output
+
+
 def test_plan_again_after_a_node_is_lost(tmp_path: Path) -> None:
     """From a plan file, without one of its ranks: the new plan does without it and moves nothing."""
     plan = tmp_path / "plan.json"
