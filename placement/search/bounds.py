@@ -374,11 +374,9 @@ class Bounds:
         """Return the shape with its bound raised to what was proven for relaxed problems that are no harder."""
         apart = not shape.mixed and not shares_machine(shape)
         known = self._proven.get(_group_kind(shape), ()) if apart else ()
-        if not known:
-            return shape
-        pull = self._pull(shape, self.least_cuts(shape))
+        pull = self._pull(shape, self.least_cuts(shape)) if known else (0, 0, 0)
         proven = [s for least, s in known if all(a <= b for a, b in zip(least, pull, strict=True))]
-        return replace(shape, bound_seconds=max([shape.bound_seconds, *proven]))
+        return replace(shape, bound_seconds=max([shape.bound_seconds, *proven])) if proven else shape
 
     def server_seconds(self, shape: Shape, rules: TableRules | None = None) -> float:
         """Return a lower bound of the busiest embedding server's step, under some rules of tables or those of the job."""

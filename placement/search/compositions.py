@@ -21,7 +21,7 @@ from cost_models.costs import PhaseCost
 from placement.evaluation.group import GroupProblem
 from placement.search.arrangements import arranged, heaviest, least_alone, pools, tells_apart
 from placement.search.bounds import Bounds, shares_machine
-from placement.search.mixing import Mixing, ideal
+from placement.search.mixing import MOST_CHOICES, Mixing, ideal
 from placement.search.shapes import Shape
 from placement.tagging.candidates import Forbid
 from placement.tagging.nets import Contracted
@@ -74,6 +74,42 @@ class Compositions:
             return refined
         seconds = self.bounds.seconds_at(shape, self.mixing.rate(shape))
         return replace(refined, bound_seconds=max(shape.bound_seconds, seconds))
+
+    def raised(self, shape: Shape) -> Shape:
+        """Return an open shape with its bound raised to what was proven for its groups, if trainers are all alike.
+
+        Who serves is open, so it counts only if it holds for the fewest shards that any servers need.
+        """
+        seconds = [self.bounds.raised(one).bound_seconds for one in self.relaxed(shape)]
+        return replace(shape, bound_seconds=max([shape.bound_seconds, *seconds]))
+
+    def relaxed(self, shape: Shape) -> tuple[Shape, ...]:
+        """Return shapes that are no harder than an open one, if trainers are all alike: one server, and all, of the best."""
+        if not self._one_kind_trains or not shape.groups or shares_machine(shape):
+            return ()
+        every = replace(self._ideally(shape), groups=shape.groups, composed=True, bound_seconds=0.0)
+        return replace(every, servers=every.servers[:1]), every
+
+    def unproven(self, shape: Shape) -> Shape | None:
+        """Return the first of :meth:`relaxed` about which nothing was proven."""
+        return next((one for one in self.relaxed(shape) if self.bounds.raised(one) is one), None)
+
+    def served(self, shape: Shape) -> Shape:
+        """Return an open shape with its bound raised to that of the best choice of servers, if trainers are all alike.
+
+        Each leaves trainers for so many groups, and has its own load of tables.
+        """
+        choices = list(islice(self._splits(shape), MOST_CHOICES + 1)) if self._one_kind_trains else []
+        if not 0 < len(choices) <= MOST_CHOICES or shares_machine(shape):
+            return shape
+        rate = max(self._served_rate(shape, *chosen) for chosen in choices)
+        return replace(shape, bound_seconds=max(shape.bound_seconds, self.bounds.seconds_at(shape, rate)))
+
+    def _served_rate(self, shape: Shape, servers: tuple[Node, ...], sync: tuple[Node, ...]) -> float:
+        """Samples per second that groups of the trainers that some servers leave cannot exceed."""
+        free = len(self.trainers) - sum(node.may_train for node in (*servers, *sync))
+        way = self._shape(shape, shape.groups[: free // shape.group_size], servers, sync)
+        return self.bounds.rate(self.bounds.raised(self.bounds.refine(self.bounds.quick(way))))
 
     @cached_property
     def _is_plain(self) -> bool:

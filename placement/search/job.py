@@ -215,17 +215,24 @@ class _Search:
         """Sharpen the bound of a shape, or solve it; return the shapes to be looked at instead of it."""
         if not shape.bounded:
             return [self.waiting.bound(shape)]
-        if not shape.composed:
-            return self.compositions.of(shape) if shape.refined else [self.waiting.refined(shape)]
-        raised = self.bounds.raised(shape)
-        if raised.bound_seconds > shape.bound_seconds:
+        if (raised := self.waiting.raised(shape)).bound_seconds > shape.bound_seconds:
             return [raised]
+        if not shape.composed:
+            return self._opened(shape) if shape.refined else [self.waiting.refined(shape)]
         if not shape.refined:
             return [self.bounds.refine(shape)]
         if self._disappointing(shape):
             self._relaxed(shape)
             return [shape]
         return list(self.bounds.siblings(shape)) if self._try(shape) else [shape]
+
+    def _opened(self, shape: Shape) -> list[Shape]:
+        """Ways to put unlike machines together; before that, what groups can do that are the same in all of them."""
+        unknown = self.compositions.unproven(shape) if self.best and not (self.large or self.interrupted) else None
+        if unknown is None or not self.deadline.allows(*self._phases(shape)):
+            return self.waiting.opened(shape)
+        self._relaxed(unknown)
+        return [shape]
 
     def _first(self, shape: Shape) -> list[Shape]:
         """Solve a shape as it is, in a hurry; return the shapes to be looked at instead of it."""
@@ -323,17 +330,10 @@ class _Search:
             per_server=shape.per_server,
             rules=self.rules,
             held=previous.held(shape.servers) if previous else {},
-            score=lambda shards, _: self._worth(shape, shards),
+            score=lambda shards, _: self.judge.worth(self._problems(shape, shards)[0], self.all_dp, shape, shards),
         )
         shards = shard_tables(self.model, self.batch, shape.servers, self.costs, options).shards
         return previous.aligned(shape.servers, shards) if previous else shards
-
-    def _worth(self, shape: Shape, shards: tuple[Shard, ...]) -> tuple[float, float]:
-        """Seconds of a step with all operators data-parallel, what must be moved being charged for; and bytes moved."""
-        seconds, moved = evaluate_timed(self._problems(shape, shards)[0], self.all_dp, self.deadline).seconds, 0
-        if self.previous:
-            moved = self.previous.moved_rows_bytes(shape.servers, self.previous.aligned(shape.servers, shards))
-        return seconds + self.options.movement_seconds_per_byte * moved, moved
 
     def _problems(self, shape: Shape, shards: tuple[Shard, ...]) -> tuple[GroupProblem, ...]:
         return problems_of(shape, shards, self.model, self.costs, (self.batch, self.hogwild), self.options)
@@ -364,8 +364,8 @@ class _Search:
         """Bound of a shape whatever the sharding: that of the group's placement with servers that answer for free."""
         if self.large or shares_machine(shape) or self.interrupted or self.deadline.passed:
             return shape.bound_seconds
-        relaxed = self.bounds.relaxed(shape, self.bounds.least_cuts(shape))
-        solution = solve_group(Contracted(relaxed), self._limits(shape), shape.bound_seconds)
+        data = Contracted(self.bounds.relaxed(shape, self.bounds.least_cuts(shape)))
+        solution = solve_group(data, self._limits(shape), self.bounds.group_seconds(shape))
         self.bounds.learn(shape, solution.bound_seconds)
         self.interrupted = solution.interrupted
         return max(shape.bound_seconds, solution.bound_seconds)

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from placement.deadline import Deadline
-from placement.evaluation.evaluate import Evaluation, evaluation_of
-from placement.plan import Tag
+from placement.evaluation.evaluate import Evaluation, evaluate_timed, evaluation_of
+from placement.evaluation.group import GroupProblem
+from placement.plan import Shard, Tag
 from placement.search.outcome import Kinds, Solved, coded, distinct, evaluations, job_value
 from placement.search.replan import Previous
+from placement.search.shapes import Shape
 from placement.tagging.baselines import data_parallel
 from placement.tagging.nets import Contracted
 from placement.tagging.solve import CLUSTERS, GroupSolution, clustered
@@ -85,6 +87,27 @@ class Judge:
             found.rivals = sorted([*found.rivals, offered], key=lambda one: -one.score)[:MOST_RIVALS]
         if found.tags is None or offered.better_than(found):
             found.tags, found.value, found.score, found.moved, found.codecs = tags, value, score, moved, codecs
+
+    def worth(
+        self, problem: GroupProblem, tags: Mapping[str, Tag], shape: Shape, shards: tuple[Shard, ...]
+    ) -> tuple[float, float]:
+        """Return the seconds of a step with some shards, what must be moved being charged for; and the bytes moved.
+
+        Parameters
+        ----------
+        problem : GroupProblem
+            A group with those shards.
+        tags : Mapping of str to Tag
+            Of its operators.
+        shape : Shape
+            The machines.
+        shards : tuple of Shard
+            Parts of the tables.
+        """
+        seconds, moved = evaluate_timed(problem, tags, self.deadline).seconds, 0
+        if self.previous:
+            moved = self.previous.moved_rows_bytes(shape.servers, self.previous.aligned(shape.servers, shards))
+        return seconds + self.movement_seconds_per_byte * moved, moved
 
     def sample(self, found: Solved) -> Solved:
         """Judge what is found at once in a shape: all operators data-parallel, and if that is far from its bound, clusters.

@@ -77,10 +77,20 @@ class Waiting:
     def _remember(self, shape: Shape) -> None:
         self._unlike[_counts(shape)] = shape, self.bounds.rate(shape)
 
+    def opened(self, shape: Shape) -> list[Shape]:
+        """Return ways to put the machines of an open shape together; those that are not made are bounded once more."""
+        if _counts(shape) in self._unlike:
+            self._remember(self.compositions.served(shape))
+        return self.compositions.of(shape)
+
     @property
     def unlike(self) -> list[tuple[Shape, float]]:
         """Shapes of unlike machines, each with what no way to put its machines together exceeds."""
-        return list(self._unlike.values())
+        return [(shape, min(rate, self.bounds.rate(self.raised(shape)))) for shape, rate in self._unlike.values()]
+
+    def raised(self, shape: Shape) -> Shape:
+        """Return a shape with its bound raised to what was proven for groups like those that it has, or must have."""
+        return self.bounds.raised(shape) if shape.composed else self.compositions.raised(shape)
 
     def __bool__(self) -> bool:
         return bool(self.shapes)
@@ -107,8 +117,7 @@ class Waiting:
 
     def rates(self, most: int | None = None) -> list[tuple[Shape, float]]:
         """Return shapes with the samples per second that they cannot exceed, the first so many or all."""
-        known = ((shape, self.bounds.raised(shape) if shape.composed else shape) for shape in self.shapes[:most])
-        return [(shape, self.bounds.rate(raised)) for shape, raised in known]
+        return [(shape, self.bounds.rate(self.raised(shape))) for shape in self.shapes[:most]]
 
     def sizes(self) -> Iterator[Shape]:
         """Yield the best bounded shape of each group size, best first."""

@@ -21,6 +21,8 @@ from placement.search.mixing import Mixing, best_together, ideal, together
 from placement.search.options import SolveOptions, sync_of
 from placement.search.outcome import distinct, job_value, shared_rate
 from placement.search.shapes import Shape, Shapes
+from placement.tagging.nets import Contracted
+from placement.tagging.solve import solve_group
 from problem.cluster import Cluster, Node
 from problem.graph import Graph, Kind, Operator
 from problem.model import EmbeddingTable, Model
@@ -306,13 +308,37 @@ def test_machines_that_only_serve_are_taken_first_where_they_are_no_worse(seed: 
     assert found.bound == pytest.approx(best, rel=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_like_trainers_beside_weak_servers_are_proven_by_all_choices_of_servers(seed: int) -> None:
-    """Three trainers and two servers of few cores and ten times the NIC: the plan is proven the best of all ways."""
+def _beside_weak_servers(seed: int) -> tuple[Model, CostTable, Cluster, SolveOptions]:
+    """Three trainers of an instance, and two servers of few cores and ten times the NIC."""
     model, costs, (first, *_), options = _instance(seed)
     first = replace(first, memory_bytes=GIGA, cores=4)
     wide = replace(first, cores=1, nic_bytes_per_second=10 * first.nic_bytes_per_second, role="server")
-    cluster = Cluster("rack", (*(first.renamed(f"n{i}") for i in range(3)), *map(wide.renamed, ("s0", "s1"))))
+    nodes_of = (*(first.renamed(f"n{i}") for i in range(3)), *map(wide.renamed, ("s0", "s1")))
+    return model, costs, Cluster("rack", nodes_of), options
+
+
+@pytest.mark.parametrize("seed", [6, 9, 10, 13])
+def test_what_is_proven_about_like_trainers_bounds_all_choices_of_servers(seed: int) -> None:
+    """Groups alone, with one server that answers for free or all, and the tables of each choice of servers: for each numbers
+    of machines no way and no tags do more than the bound of both."""
+    model, costs, cluster, options = _beside_weak_servers(seed)
+    hogwild, best = options.hogwild or 1, dict[tuple[int, ...], float]()
+    bounds = Bounds(model, costs, 4, hogwild, {}, local=False)
+    shapes = Shapes(model, cluster, costs, options, 4, hogwild)
+    made = Compositions(bounds, shapes.trainers, shapes.hosts)
+    for way in _compositions(model, cluster.nodes, options):
+        best[_counts(way)] = max(_exhaustive(model, costs, cluster.nodes, options, [way]), best.get(_counts(way), 0.0))
+    for shape in map(made.bounded, shapes.all()):
+        for one in made.relaxed(shape):
+            bounds.learn(one, solve_group(Contracted(bounds.relaxed(one))).bound_seconds)
+        assert made.unproven(shape) is None
+        assert bounds.rate(made.served(made.raised(shape))) >= best[_counts(shape)] * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_like_trainers_beside_weak_servers_are_proven_by_all_choices_of_servers(seed: int) -> None:
+    """Three trainers and two servers of few cores and ten times the NIC: the plan is proven the best of all ways."""
+    model, costs, cluster, options = _beside_weak_servers(seed)
     best = _exhaustive(model, costs, cluster.nodes, options)
     found = solve(model, cluster, lambda batch, machine: costs, options)
     assert found.objective == pytest.approx(best, rel=1e-6)
