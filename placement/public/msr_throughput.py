@@ -2,8 +2,9 @@
 
 Knows how the time is spent. Free splits: a third at most on coarse graphs, then neighbourhoods on one core and proofs on
 the other: the bound from one accelerator for as long as it rises, the whole program of a small instance, and at last
-neighbourhoods, too; less once value and bound meet. Small instances, which have two proofs, begin with them while coarse
-graphs are still looked at. Contiguous splits: the exact dynamic program, however long it takes.
+neighbourhoods, too; less once value and bound meet. The whole program starts from the best split of coarse graphs: from a
+worse one HiGHS was seen to prove in a minute what it proves in four seconds. Contiguous splits: the exact dynamic program,
+however long it takes.
 """
 
 from __future__ import annotations
@@ -42,8 +43,6 @@ def solve_throughput(instance: MsrInstance, seconds: float, seed: int = 0, worke
     graph = contract(instance)
     search = Search(graph, blocks(instance, graph), seconds, seed, workers)
     search.start()
-    if search.best is None or not _small(search):
-        search.coarse()
     if search.best is None:
         raise _does_not_fit(graph)
     bound = Bound(graph, search.best)
@@ -64,7 +63,6 @@ def _close_in(search: Search, bound: Bound) -> None:
     with ThreadPoolExecutor(1) as pool:
         proving = pool.submit(_prove, search, bound)
         try:
-            search.coarse()
             search.improve()
         except BaseException:
             search.seconds = 0.0
@@ -99,7 +97,7 @@ def _whole(search: Search, bound: Bound) -> None:
     """Spend a share of the time on the program of the whole instance."""
     assert search.best is not None
     seconds = min(search.left, WHOLE_SHARE * search.seconds)
-    split, proven = solve_whole(search.graph, search.best, seconds, search.seed, bound.value)
+    split, proven = solve_whole(search.graph, search.best, seconds, search.seed)
     search.offer(split)
     bound.raise_to(proven)
 

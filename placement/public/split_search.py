@@ -77,7 +77,6 @@ class Search:
         self._sizes = dict(FIRST_SIZES)
         levels = [coarsen(self.graph, slack, self._target()) for slack in SLACKS]
         self._levels = [(graph, np.array(labels)) for graph, labels in levels]
-        self._coarse = self._levels
 
     @property
     def value(self) -> float:
@@ -107,18 +106,14 @@ class Search:
         return True
 
     def start(self) -> None:
-        """Find splits of coarse graphs by dynamic programs."""
+        """Find splits of coarse graphs: by dynamic programs, then of the small ones in a third of the time at most."""
         split = linear_split(self.found.graph, self.found.order)
         self.offer(None if split is None else self.found.of_items(split))
         for graph, labels in self._levels:
             for order in self._orders(labels):
                 split = linear_split(graph, order)
                 self.offer(None if split is None else split[labels])
-
-    def coarse(self) -> None:
-        """Solve the coarse graphs that are small, once, in a third of the time at most."""
-        levels, self._coarse = self._coarse, []
-        small = {g.items: (g, labels) for g, labels in levels if g.items <= max(SMALL, self.graph.items // 2)}
+        small = {g.items: (g, labels) for g, labels in self._levels if g.items <= max(SMALL, self.graph.items // 2)}
         for graph, labels in small.values():
             if self.left > 0:
                 self._solve_level(graph, labels, min(self.left, max(self.seconds / (3 * len(small)), 1.0)))
