@@ -164,6 +164,8 @@ def evaluate(problem: GroupProblem, tags: Mapping[str, Tag]) -> Evaluation:
 def evaluation_of(problem: GroupProblem, tags: Mapping[str, Tag] | None = None) -> Phase:
     """Return the evaluation of a placement as a phase of a search: each unlike session goes through all operators.
 
+    One under codecs takes longer: what each message takes is worked out anew.
+
     Parameters
     ----------
     problem : GroupProblem
@@ -172,7 +174,8 @@ def evaluation_of(problem: GroupProblem, tags: Mapping[str, Tag] | None = None) 
         The placement; without, one whose sessions are all unlike.
     """
     sessions = problem.ranks if tags is None else sum(1 for _ in session_classes(problem, tags))
-    return "evaluation", sessions * len(problem.model.graph)
+    name = "coded evaluation" if problem.codecs or problem.open_codecs else "evaluation"
+    return name, sessions * len(problem.model.graph)
 
 
 def evaluate_timed(problem: GroupProblem, tags: Mapping[str, Tag], deadline: Deadline) -> Evaluation:

@@ -3,7 +3,8 @@
 Given tags, codecs are chosen by coordinate descent: one edge, or all cuts, at a time take the codec that shortens the step
 most; of equal steps, the one with which all resources together are less busy. In the end each codec without which the step
 is no longer is taken away again. Given codecs, the group is solved again (``solve``). The bound is that of the problem in
-which every edge takes the fewest bytes of any codec allowed and none takes time to encode (``wires``).
+which every edge takes the fewest bytes of any codec allowed and none takes time to encode (``wires``), made better case by
+case (``codec_cases``).
 """
 
 from __future__ import annotations
@@ -16,24 +17,22 @@ from placement.deadline import Deadline
 from placement.evaluation.evaluate import Evaluation, evaluate_timed, evaluation_of
 from placement.evaluation.group import GroupProblem
 from placement.plan import DP, Tag
+from placement.search.codec_cases import Edge, Offers, bounded
 from placement.search.guard import MOST_SPARSE, is_sparse
 from placement.tagging.limits import Limits
 from placement.tagging.nets import Contracted
-from placement.tagging.solve import GroupSolution, solve_group
+from placement.tagging.solve import GroupSolution, proves, solve_group
 
 #: Relative difference below which two steps count as equal.
 SAME = 1e-9
 #: Turns of tags and codecs, at most.
 TURNS = 4
-#: Shares of the time left that placements without codecs, then with open ones, may take: a large group would leave none.
-FIRST, SECOND = 0.4, 0.5
+#: Shares of the time left that placements without codecs, then with open ones, may take: a large group would leave none; and
+#: that cases may take in the end, which only make the bound better.
+FIRST, SECOND, THIRD = 0.4, 0.5, 0.5
 #: Operators that may be evaluated while codecs are chosen for some tags, all evaluations together, and as many again while
 #: those in vain are taken away; and the fewest evaluations.
 WORK, LEAST_WORK = 40_000, 60
-
-Offers = Mapping[str, tuple[str, ...]]
-#: Edges that get a codec together: the operators of one message, or an edge that is no tensor.
-Edge = tuple[str, ...]
 
 
 def solve_coded(
@@ -73,11 +72,21 @@ def solve_coded(
     for tags in (found.tags, least.tags):
         if tags is not None:
             _take_turns(found, contracted, offers, tags, limits)
-    if found.tags is not None and found.codecs != contracted.problem.codecs and not limits.deadline.passed:
+    if found.tags is not None and found.codecs != contracted.problem.codecs:
         chooser = _Chooser(contracted.problem, found.tags, offers, limits.deadline)
-        found.codecs = chooser.pruned(found.codecs)
-        found.evaluation = chooser.evaluation(found.codecs)
+        if chooser.in_time:
+            found.codecs = chooser.pruned(found.codecs)
+            found.evaluation = chooser.evaluation(found.codecs)
+    if proves(relaxed) and not (found.ends(limits) or found.interrupted or found.server_binds):
+        third = replace(limits, deadline=limits.deadline.share(THIRD))
+        bound, found.interrupted = bounded(contracted, offers, least, found.seconds, third, _edges)
+        found.bound_seconds = max(found.bound_seconds, bound)
     return found
+
+
+def _edges(problem: GroupProblem, tags: Mapping[str, Tag], offers: Offers) -> list[Edge]:
+    """Edges on offer that a placement uses."""
+    return _Chooser(problem, tags, offers, Deadline()).edges
 
 
 def _take_turns(
@@ -89,7 +98,7 @@ def _take_turns(
         if (
             found.within(limits.gap)
             or found.interrupted
-            or not limits.deadline.allows(evaluation_of(contracted.problem, tags))
+            or not _Chooser(contracted.problem, tags, offers, limits.deadline).in_time
         ):
             return
         codecs = choose(contracted.problem, tags, offers, limits.deadline, codecs)
@@ -199,7 +208,7 @@ class _Chooser:
     @property
     def in_time(self) -> bool:
         """Whether another evaluation is expected to end in time."""
-        return self.deadline.allows(evaluation_of(self.problem, self.tags))
+        return self.deadline.allows(evaluation_of(replace(self.problem, open_codecs=self.offers), self.tags))
 
     def smallest(self) -> dict[str, str]:
         """Return the codec of the fewest bytes for every edge."""
