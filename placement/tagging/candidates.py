@@ -6,6 +6,7 @@ costs and memory.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -181,12 +182,16 @@ def _matching(graph: Graph, source: str, key: str) -> list[Operator]:
     ):
         if found:
             return found
-    raise BadInput(source, key, pins_hint(key, graph), "an operator, a component or a pattern that matches one")
+    raise BadInput(source, "operator", key, _hint(key, graph, placed))
 
 
-def pins_hint(key: str, graph: Graph) -> str:
-    """Say why a pin matches nothing: a table is placed by sharding, anything else is unknown."""
-    return "an embedding lookup" if key in graph else "no such operator"
+def _hint(key: str, graph: Graph, placed: Iterable[Operator]) -> str:
+    """Say why a key matches nothing: a table is placed by sharding, anything else is unknown."""
+    if key in graph:
+        return "an embedding lookup, which is where its table is: not an operator to place"
+    near = difflib.get_close_matches(key, [name for op in placed for name in (op.name, op.component) if name], n=1)
+    asked = f"; do you mean {near[0]!r}?" if near else ""
+    return f"neither an operator nor a component, and no operator matches it as a pattern{asked}"
 
 
 def items_of(
