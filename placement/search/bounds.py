@@ -365,6 +365,10 @@ class Bounds:
         """Whether a relaxed problem of such a group was solved."""
         return _group_kind(shape) in self._proven
 
+    def forget(self) -> None:
+        """Forget what was proven."""
+        self._proven.clear()
+
     def learn(self, shape: Shape, seconds: float) -> None:
         """Remember what was proven for the relaxed problem of a shape: it holds wherever no less is pulled."""
         pull = self._pull(shape, self.least_cuts(shape))

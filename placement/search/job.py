@@ -21,6 +21,7 @@ from placement.evaluation.group import GroupProblem
 from placement.evaluation.wires import Wires
 from placement.plan import DP, Shard
 from placement.result import PlacementResult
+from placement.search.any_order import in_any_order, in_turns
 from placement.search.bounds import Bounds, shares_machine
 from placement.search.compositions import Compositions
 from placement.search.compression import solve_coded
@@ -34,7 +35,7 @@ from placement.search.judging import Judge
 from placement.search.options import News, SolveOptions, default_threads, limits_of, offers_of
 from placement.search.outcome import Kinds, Outcome, Solved, assumptions, coded, distinct, no_plan, plan_of, problems_of
 from placement.search.replan import Previous
-from placement.search.running_order import in_any_order, ordering_of, reordered
+from placement.search.running_order import ordering_of, reordered
 from placement.search.shapes import Shape, Shapes, usable
 from placement.search.waiting import Waiting
 from placement.tables.sharding import ShardingOptions, shard_tables, sharding_of
@@ -375,9 +376,12 @@ class _Search:
         earlier = self.solved[:1] if self.previous else []
         self.deadline.reserve(*self.deadline.reserved[:1])
         best, said = reordered([best, *earlier], self.deadline, best.rivals if self.large else ())
+        limits = self._limits(best.shape)
+        if said and not self.previous and not self.interrupted:
+            best = in_turns(best, limits)
         outcome = Outcome([*self.solved, best], self.waiting.rates(), best.value, enough, self.waiting.unlike)
         if said:
-            outcome = in_any_order(outcome, self.bounds)
+            outcome = in_any_order(outcome, self.bounds, limits, self.offers)
             if self.news:
                 self.news.standing(best.value, outcome.bound)
         with self.deadline.phase("answer"):

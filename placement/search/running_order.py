@@ -28,11 +28,8 @@ from placement.evaluation.group import GroupProblem
 from placement.evaluation.latency import pull_times, representative_ranks, session_seconds
 from placement.evaluation.loads import home, runs_backward
 from placement.plan import Tag
-from placement.search.bounds import Bounds
-from placement.search.outcome import Kinds, Outcome, Solved, coded, distinct, job_value
+from placement.search.outcome import Kinds, Solved, coded, distinct, job_value
 from placement.tagging.limits import PRECISION
-from placement.tagging.nets import Contracted
-from placement.tagging.solve import proves
 from problem.graph import Graph, Kind, Operator
 
 #: Operators that may be evaluated for the orders of a plan, all evaluations together; and the fewest evaluations.
@@ -40,9 +37,7 @@ WORK, LEAST_WORK = 4_000, 20
 #: Evaluations that the orders of list schedules take as long as; share of the time left that orders may be given.
 EACH, ORDERING = 6, 0.25
 #: What a user is told of a plan with an order of its own.
-SAID = (
-    "operators run in an order that was chosen after their places; the bound holds for every order and is wider for it"
-)
+SAID = "operators run in an order that was chosen after their places; the bound holds for every order"
 
 
 def reordered(
@@ -98,35 +93,6 @@ def ordering_of(plans: Sequence[Solved], deadline: Deadline) -> tuple[Phase, ...
     each = [evaluation_of(kind, one.tags or {}) for one in plans for kind, _ in distinct(one.problems)] * EACH
     part = ORDERING * deadline.left / expected if (expected := deadline.expected(*each)) else 1.0
     return tuple(each[: int(min(1.0, max(0.0, part)) * len(each))])
-
-
-def in_any_order(outcome: Outcome, bounds: Bounds) -> Outcome:
-    """Return an outcome with bounds that hold whatever the order of operators: those of shapes, without placements.
-
-    What the linear relaxation proves about large groups stands: it does not look at critical paths.
-
-    Parameters
-    ----------
-    outcome : Outcome
-        Bounds of solved shapes, and of those like them, were proven for operators in the order of the search.
-    bounds : Bounds
-        Of the job.
-    """
-    any_order = [_any_order(one) for one in outcome.solved]
-    solved = [
-        one if free else replace(one, bound=max(one.bound, bounds.rate(bounds.quick(one.shape))))
-        for one, free in zip(outcome.solved, any_order, strict=True)
-    ]
-    waiting = [
-        (shape, max(rate, bounds.rate(bounds.quick(shape))) if shape.composed and not any(any_order) else rate)
-        for shape, rate in outcome.waiting
-    ]
-    return replace(outcome, solved=solved, waiting=waiting)
-
-
-def _any_order(found: Solved) -> bool:
-    """Whether the integer program was not asked about a shape, nor then about those like it."""
-    return bool(found.bound and found.problems) and not proves(Contracted(found.problems[0]))
 
 
 def _reorder(found: Solved, deadline: Deadline) -> None:

@@ -111,9 +111,13 @@ class Formulation:
         Seconds of the best placement known; only placements at least as good are sought.
     objective : bool
         False: look at memory alone, (1)-(8) and (12).
+    any_order : bool
+        True: (14) holds for every order in which operators may run, not for that of the graph alone.
     """
 
-    def __init__(self, contracted: Contracted, best_seconds: float, *, objective: bool = True) -> None:
+    def __init__(
+        self, contracted: Contracted, best_seconds: float, *, objective: bool = True, any_order: bool = False
+    ) -> None:
         self.data, self.problem = contracted, contracted.problem
         self.best_seconds = best_seconds
         self.model = cp_model.CpModel()
@@ -131,7 +135,7 @@ class Formulation:
         self._memory()
         if objective:
             self._loads()
-            LatencyModel(self).add()
+            LatencyModel(self, any_order=any_order).add()
             self.model.minimize(self.z)
 
     # ---- nodes and items

@@ -40,10 +40,18 @@ MOST_OPERATORS = 250
 
 
 class LatencyModel:
-    """Constraint (14) for the representative ranks of a formulation."""
+    """Constraint (14) for the representative ranks of a formulation.
 
-    def __init__(self, form: Formulation) -> None:
-        self.form, self.problem, self.model = form, form.problem, form.model
+    Parameters
+    ----------
+    form : Formulation
+        The formulation.
+    any_order : bool
+        Whether the operators of a place may follow each other in any order; if not, in that of the graph.
+    """
+
+    def __init__(self, form: Formulation, *, any_order: bool = False) -> None:
+        self.form, self.problem, self.model, self.any_order = form, form.problem, form.model, any_order
         self.operators = [op for op in self.problem.model.graph if op.kind is not Kind.LOOKUP]
         self.message = _least_message(self.problem)
 
@@ -96,7 +104,7 @@ class _SessionModel:
         horizon = self.form.problem.hogwild * self.form.z_limit
         self.end = self.model.new_int_var(0, horizon, f"L[{row.node}]")
         self.horizon, self.forward, self.backward = horizon, dict[str, Expr](), dict[str, Expr]()
-        self.cut: dict[tuple[str, str], Expr] = {}
+        self.cut, self.here = dict[tuple[str, str], Expr](), dict[str, Expr]()
 
     def add(self) -> None:
         """Add all constraints of (14) for this rank."""
@@ -106,8 +114,11 @@ class _SessionModel:
             self._forward(op)
         for op in reversed(self.parent.operators):
             self._backward(op)
-        for first, second in combinations(self.parent.operators, 2):
-            self._in_turn(first, second)
+        if self.parent.any_order:
+            self._one_by_one()
+        else:
+            for first, second in combinations(self.parent.operators, 2):
+                self._in_turn(first, second)
         self._finish()
         self.model.add(self.end <= self.problem.hogwild * self.form.z).with_name(f"(14) latency {self.row.node}")
 
@@ -199,6 +210,44 @@ class _SessionModel:
             earlier = self._duration(first.name, costs[first.name].backward.core_seconds)
             self._if(same, self.backward[first.name], self.backward[second.name] + earlier)
 
+    def _one_by_one(self) -> None:
+        """Operators of one place follow each other in some order; all go forward before the first goes back."""
+        for node in (row.node for row in self.form.rows):
+            middle, intervals = self.model.new_int_var(0, self.horizon, f"middle[{self.row.node},{node}]"), list[Expr]()
+            for op in self.parent.operators:
+                present = self._present(op.name, node)
+                if not isinstance(present, int) or present:
+                    intervals += self._passes(op, node, present, middle)
+            self.model.add_no_overlap(intervals)
+
+    def _passes(self, op: Operator, node: int, present: Expr, middle: Expr) -> Iterator[Expr]:
+        """Yield the intervals in which an operator goes forward, before the middle, and back, if it is on a node."""
+        costs, slow = self.problem.costs.ops[op.name], self.problem.slowdown[node]
+        label = f"{self.row.node},{op.name},{node}"
+        first = self.form.units(costs.forward.core_seconds * slow)
+        self._if(present, middle, self.forward[op.name])
+        yield self._interval(self.forward[op.name], first, present, f"forward[{label}]")
+        if op.name in self.backward:
+            then = self.form.units(costs.backward.core_seconds * slow)
+            self._if(present, self.backward[op.name] - then, middle)
+            yield self._interval(self.backward[op.name], then, present, f"backward[{label}]")
+
+    def _interval(self, end: Expr, size: int, present: Expr, name: str) -> Expr:
+        if isinstance(present, int):
+            return self.model.new_fixed_size_interval_var(end - size, size, name)
+        return self.model.new_optional_fixed_size_interval_var(end - size, size, present, name)
+
+    def _present(self, name: str, node: int) -> Expr:
+        """Return a Boolean that is 1 if an operator is on a node of this session; on the rank, it may be so in two ways."""
+        places = dict(self._at(name))
+        literal = places["rank" if node == self.row.node else node]
+        if node != self.row.node or isinstance(literal, int):
+            return literal
+        if name not in self.here:
+            self.here[name] = self.model.new_bool_var(f"here[{self.row.node},{name}]")
+            self.model.add(self.here[name] >= literal)
+        return self.here[name]
+
     def _same_place(self, first: str, second: str) -> Expr:
         if self._item(first) == self._item(second):
             return 1
@@ -235,9 +284,9 @@ class _SessionModel:
 
     def _ends(self, op: Operator, tail: Expr) -> None:
         """If an operator is at the rank's place, its backward work is followed by the tail."""
-        here = self.model.new_bool_var(f"here[{self.row.node},{op.name}]")
-        self.model.add(here >= dict(self._at(op.name))["rank"])
-        self.model.add(self.end >= self.backward[op.name] + tail).only_enforce_if(here)
+        here = self._present(op.name, self.row.node)
+        if not isinstance(here, int) or here:
+            self._if(here, self.end, self.backward[op.name] + tail)
 
     def _again(self, op: Operator) -> None:
         """An operator starts again only after its backward work and its update: the step is at least that long."""

@@ -1,0 +1,40 @@
+"""A bound of a group's step that holds for every order in which its operators may run: the integer program, asked once.
+
+Its latency constraint lets the operators of a place follow each other in any order (``latency_model``). A placement is
+not forbidden once it was judged, for that was in one order only; so there is one round.
+"""
+
+from __future__ import annotations
+
+from ortools.sat.python import cp_model
+
+from placement.plan import Tag
+from placement.tagging.formulation import Formulation
+from placement.tagging.limits import Limits
+from placement.tagging.nets import Contracted
+from placement.tagging.solver import run, solver_for
+
+
+def any_order_seconds(contracted: Contracted, most_seconds: float, limits: Limits) -> tuple[float, dict[str, Tag] | None]:
+    """Return a bound of the step of a group whatever the order in which its operators run, and tags that promise it.
+
+    Parameters
+    ----------
+    contracted : Contracted
+        The group problem, small enough for the integer program (:func:`proves`).
+    most_seconds : float
+        Longer steps are of no interest: the bound is no more than that.
+    limits : Limits
+        When to stop.
+    """
+    size = max(1, len(contracted.items)) * contracted.problem.size
+    with limits.deadline.phase("formulation", size):
+        form = Formulation(contracted, most_seconds, any_order=True)
+    solver = solver_for(contracted, limits, 0.0)
+    status, interrupted = run(solver, form.model, limits.deadline)
+    if interrupted:
+        raise KeyboardInterrupt
+    if status == cp_model.INFEASIBLE:
+        return most_seconds, None
+    tags = form.read(solver) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
+    return min(most_seconds, form.seconds(solver.best_objective_bound)), tags
