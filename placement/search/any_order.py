@@ -9,7 +9,7 @@ proves about large groups stands: it does not look at critical paths.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from placement.evaluation.evaluate import evaluate
@@ -25,6 +25,24 @@ from placement.tagging.solve import proves, solve_group
 
 #: Turns of placement and order; shapes that are bounded again by the integer program.
 TURNS, MOST = 3, 16
+
+
+def ordered(
+    rivals: list[Solved], limits: Limits, others: Sequence[Solved], *, again: bool
+) -> tuple[Solved, tuple[str, ...]]:
+    """Give plans the best order of those that are tried; return the best plan then, and what to say of its order.
+
+    Parameters
+    ----------
+    rivals, others : sequences of Solved
+        As for :func:`placement.search.running_order.reordered`.
+    limits : Limits
+        When to stop.
+    again : bool
+        Whether a plan in an order of its own is placed again for that order (:func:`in_turns`).
+    """
+    best, said = reordered(rivals, limits.deadline, others)
+    return in_turns(best, limits) if said and again else best, said
 
 
 def in_turns(best: Solved, limits: Limits) -> Solved:
@@ -47,8 +65,9 @@ def in_turns(best: Solved, limits: Limits) -> Solved:
             return best
         value = found.evaluation.samples_per_second
         best = replace(best, tags=found.tags, value=value, score=value, rivals=[])
-        if not found.interrupted:
-            best, _ = reordered([best], limits.deadline)
+        if found.interrupted:
+            limits.deadline.stop()
+        best, _ = reordered([best], limits.deadline)
     return best
 
 
@@ -70,9 +89,12 @@ def in_any_order(outcome: Outcome, bounds: Bounds, limits: Limits, offers: Mappi
         solved = [one if _any_order(one) else _without_placements(one, bounds) for one in outcome.solved]
         return replace(outcome, solved=solved)
     again = _Again(outcome, bounds, limits, offers)
-    for _ in range(MOST):
-        if limits.deadline.passed or not again.lower():
-            break
+    try:
+        for _ in range(MOST):
+            if limits.deadline.passed or not again.lower():
+                break
+    except KeyboardInterrupt:  # what was proven stands
+        limits.deadline.stop()
     return again.outcome
 
 
@@ -89,11 +111,9 @@ def _without_placements(found: Solved, bounds: Bounds) -> Solved:
 class _Again:
     """Shapes that are bounded again, those that promise most first."""
 
-    def __init__(
-        self, outcome: Outcome, bounds: Bounds, limits: Limits, offers: Mapping[str, tuple[str, ...]]
-    ) -> None:
+    def __init__(self, outcome: Outcome, bounds: Bounds, limits: Limits, offers: Mapping[str, tuple[str, ...]]) -> None:
         self.bounds, self.limits, self.offers = bounds, limits, offers
-        bounds.forget()
+        bounds.proven.clear()
         self.outcome = replace(outcome, solved=[_without_placements(one, bounds) for one in outcome.solved])
         self.asked: dict[object, float] = {}
         self.shapes = [(self._quick(shape), rate) for shape, rate in outcome.waiting]

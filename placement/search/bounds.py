@@ -96,7 +96,7 @@ class Bounds:
             not rules and not model.shared and len({replace(table, name="") for table in model.tables}) == 1
         )
         self._server_bound: dict[tuple[str, ...], float] = {}
-        self._proven: dict[object, list[tuple[Pull, float]]] = {}
+        self.proven: dict[object, list[tuple[Pull, float]]] = {}
         self._parts_of: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
         self._least_pulls: dict[tuple[int, int, int], tuple[int, float, float]] = {}
         self._curves: dict[tuple[float, ...], ShardCurve] = {}
@@ -363,21 +363,17 @@ class Bounds:
 
     def knows(self, shape: Shape) -> bool:
         """Whether a relaxed problem of such a group was solved."""
-        return _group_kind(shape) in self._proven
-
-    def forget(self) -> None:
-        """Forget what was proven."""
-        self._proven.clear()
+        return _group_kind(shape) in self.proven
 
     def learn(self, shape: Shape, seconds: float) -> None:
         """Remember what was proven for the relaxed problem of a shape: it holds wherever no less is pulled."""
         pull = self._pull(shape, self.least_cuts(shape))
-        self._proven.setdefault(_group_kind(shape), []).append((pull, seconds))
+        self.proven.setdefault(_group_kind(shape), []).append((pull, seconds))
 
     def raised(self, shape: Shape) -> Shape:
         """Return the shape with its bound raised to what was proven for relaxed problems that are no harder."""
         apart = not shape.mixed and not shares_machine(shape)
-        known = self._proven.get(_group_kind(shape), ()) if apart else ()
+        known = self.proven.get(_group_kind(shape), ()) if apart else ()
         pull = self._pull(shape, self.least_cuts(shape)) if known else (0, 0, 0)
         proven = [s for least, s in known if all(a <= b for a, b in zip(least, pull, strict=True))]
         return replace(shape, bound_seconds=max([shape.bound_seconds, *proven])) if proven else shape

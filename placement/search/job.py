@@ -21,7 +21,7 @@ from placement.evaluation.group import GroupProblem
 from placement.evaluation.wires import Wires
 from placement.plan import DP, Shard
 from placement.result import PlacementResult
-from placement.search.any_order import in_any_order, in_turns
+from placement.search.any_order import in_any_order, ordered
 from placement.search.bounds import Bounds, shares_machine
 from placement.search.compositions import Compositions
 from placement.search.compression import solve_coded
@@ -35,7 +35,7 @@ from placement.search.judging import Judge
 from placement.search.options import News, SolveOptions, default_threads, limits_of, offers_of
 from placement.search.outcome import Kinds, Outcome, Solved, assumptions, coded, distinct, no_plan, plan_of, problems_of
 from placement.search.replan import Previous
-from placement.search.running_order import ordering_of, reordered
+from placement.search.running_order import ordering_of
 from placement.search.shapes import Shape, Shapes, usable
 from placement.search.waiting import Waiting
 from placement.tables.sharding import ShardingOptions, shard_tables, sharding_of
@@ -93,7 +93,6 @@ def solve(
     options, costs_for = options or SolveOptions(), costs_for or cost_source(model)
     options = replace(options, warm_start=ordered_plan(options.warm_start))
     end, of, on = deadline or Deadline.after(options.time_limit_seconds), ordered_model(model), ordered_cluster(cluster)
-
     feasible = Feasibility(of, on, costs_for)
 
     def search(wanted: SolveOptions, until: Deadline) -> PlacementResult:
@@ -180,8 +179,8 @@ class _Search:
     def _tell(self) -> None:
         """Say how good the best plan is and what is still possible."""
         if self.news and self.best:
-            best, rest = self.best.value, self.waiting.rates(1)
-            self.news.standing(best, Outcome(self.solved, rest, best, 0.0, self.waiting.unlike).bound)
+            outcome = Outcome(self.solved, self.waiting.rates(1), self.best.value, 0.0, self.waiting.unlike)
+            self.news.standing(outcome.best, outcome.bound)
 
     def _resume(self) -> None:
         """Take the earlier plan as it stands for the best one so far, if it still fits and is still allowed."""
@@ -372,13 +371,10 @@ class _Search:
         return max(shape.bound_seconds, solution.bound_seconds)
 
     def _result(self, best: Solved) -> PlacementResult:
-        enough = max(self.options.gap, PRECISION)
-        earlier = self.solved[:1] if self.previous else []
+        earlier, enough = self.solved[:1] if self.previous else [], max(self.options.gap, PRECISION)
         self.deadline.reserve(*self.deadline.reserved[:1])
-        best, said = reordered([best, *earlier], self.deadline, best.rivals if self.large else ())
-        limits = self._limits(best.shape)
-        if said and not self.previous and not self.interrupted:
-            best = in_turns(best, limits)
+        limits, again = self._limits(best.shape), not (self.previous or self.interrupted)
+        best, said = ordered([best, *earlier], limits, best.rivals if self.large else (), again=again)
         outcome = Outcome([*self.solved, best], self.waiting.rates(), best.value, enough, self.waiting.unlike)
         if said:
             outcome = in_any_order(outcome, self.bounds, limits, self.offers)
@@ -387,7 +383,7 @@ class _Search:
         with self.deadline.phase("answer"):
             evaluation = evaluate(replace(best.problems[0], codecs=best.codecs), best.tags or {})
         return PlacementResult(
-            status="optimal" if outcome.open <= enough else "feasible",
+            status="optimal" if outcome.open <= outcome.gap else "feasible",
             plan=checked(plan_of(best, self.batch, self.hogwild, self.options), self.options, self.rules),
             costs=self.costs,
             objective=best.value,

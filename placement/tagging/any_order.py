@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from ortools.sat.python import cp_model
 
-from placement.plan import Tag
 from placement.tagging.formulation import Formulation
 from placement.tagging.limits import Limits
 from placement.tagging.nets import Contracted
 from placement.tagging.solver import run, solver_for
 
 
-def any_order_seconds(contracted: Contracted, most_seconds: float, limits: Limits) -> tuple[float, dict[str, Tag] | None]:
-    """Return a bound of the step of a group whatever the order in which its operators run, and tags that promise it.
+def any_order_seconds(contracted: Contracted, most_seconds: float, limits: Limits) -> float:
+    """Return a bound of the step of a group whatever the order in which its operators run.
 
     Parameters
     ----------
@@ -26,6 +25,11 @@ def any_order_seconds(contracted: Contracted, most_seconds: float, limits: Limit
         Longer steps are of no interest: the bound is no more than that.
     limits : Limits
         When to stop.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        When it came while the solver ran.
     """
     size = max(1, len(contracted.items)) * contracted.problem.size
     with limits.deadline.phase("formulation", size):
@@ -34,7 +38,6 @@ def any_order_seconds(contracted: Contracted, most_seconds: float, limits: Limit
     status, interrupted = run(solver, form.model, limits.deadline)
     if interrupted:
         raise KeyboardInterrupt
-    if status == cp_model.INFEASIBLE:
-        return most_seconds, None
-    tags = form.read(solver) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
-    return min(most_seconds, form.seconds(solver.best_objective_bound)), tags
+    if status == cp_model.INFEASIBLE:  # nothing as good is left
+        return most_seconds
+    return min(most_seconds, form.seconds(solver.best_objective_bound))

@@ -2,9 +2,9 @@
 
 For a few representative ranks r: finish times of the forward and the backward pass of every item, with the durations
 that its place implies; a tensor that changes place adds the message's cost at both ends and its time on the wire; items
-on one place follow each other in graph order; the rank thread is busy with everything that it does. It is a relaxation:
-the order of sends on one thread and NICs that take turns are left out, so it never overstates the critical path
-(``latency``), and is exact up to these for most placements. The solver loop evaluates each proposal exactly.
+on one place follow each other in graph order, or in any; the rank thread is busy with everything that it does. It is a
+relaxation: the order of sends on one thread and NICs that take turns are left out, so it never overstates the critical
+path (``latency``), and is exact up to these for most placements. The solver loop evaluates each proposal exactly.
 
 Variables, each for a rank r and in units of the model: ``f_i``, ``b_i`` the end of the forward and backward work of
 item i; ``L_r`` the end of the step, with L_r <= H Z. Operators of one item that are separated by an operator of another

@@ -114,13 +114,13 @@ def test_a_plan_that_is_worth_less_wins_by_its_order() -> None:
 
 def test_what_is_said_of_a_plan_in_another_order() -> None:
     """Where the order of names is the best one, the bound is tight. Where it is not, the value is that of the order, the
-    bound holds for every order and is not below it, and both are said."""
+    bound holds for every order, is within a tenth of it (shapes alone promise twice as much), and both are said."""
     first, last = _three(0), _three(2)
     assert first.plan.model.graph == ordered_graph(first.plan.model.graph)
     assert (first.status, first.gap) == ("optimal", pytest.approx(0.0, abs=1e-6))
     assert last.plan.model.graph != ordered_graph(last.plan.model.graph)
     assert last.objective == pytest.approx(rate_of(last.plan, last.costs))
-    assert last.bound >= last.objective
+    assert last.objective <= last.bound < 1.1 * last.objective
     assert len(last.assumptions) == len(first.assumptions) + 1
     assert max(point.samples_per_second or 0.0 for point in last.curve) == last.objective
 
