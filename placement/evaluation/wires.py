@@ -45,6 +45,7 @@ class Wires:
         self._tensors: dict[tuple[str, bool], Wire] = {}
         self._messages: dict[tuple[str, bool], Wire] = {}
         self._bundles: dict[str, tuple[str, ...]] = {}
+        self._reduced: dict[tuple[str, int], Reduction] = {}
 
     def choices(self, edge: str) -> list[EdgeCodec | None]:
         """Return what an edge may be compressed by, None standing for float32; more than one if it is open."""
@@ -119,7 +120,10 @@ class Wires:
 
     def reduced(self, op: Operator, ranks: int) -> Reduction:
         """Return what the gradient of an operator adds to the all-reduce of R ranks."""
-        return _least_reduction([_reduction(choice, op.parameters, ranks) for choice in self.choices(ALL_REDUCE)])
+        if (op.name, ranks) not in self._reduced:
+            found = [_reduction(choice, op.parameters, ranks) for choice in self.choices(ALL_REDUCE)]
+            self._reduced[op.name, ranks] = _least_reduction(found)
+        return self._reduced[op.name, ranks]
 
     def empty_reduction(self) -> Reduction:
         """Return an all-reduce of nothing, of as many rounds."""

@@ -41,8 +41,8 @@ class _Case:
 
 def bounded(
     contracted: Contracted, offers: Offers, first: GroupSolution, best_seconds: float, limits: Limits, edges_of: EdgesOf
-) -> tuple[float, bool]:
-    """Return a bound of a group's step whatever its tags and codecs, and whether the user stopped the solver.
+) -> GroupSolution:
+    """Return a bound of a group's step whatever its tags and codecs, with what servers take at most in any case.
 
     Parameters
     ----------
@@ -61,7 +61,8 @@ def bounded(
     """
     enough = best_seconds / (1 + limits.gap)
     opened = replace(contracted.problem, open_codecs=offers)
-    waiting, made = [_Case(first.bound_seconds, 0, opened, first.tags)], 1
+    waiting, made, proven = [_Case(first.bound_seconds, 0, opened, first.tags)], 1, GroupSolution()
+    proven.bound_seconds, proven.served_seconds = first.bound_seconds, first.served_seconds
     while waiting[0].seconds < enough and made < CASES * limits.descents:
         case = waiting[0]
         edge = _decisive(case, edges_of, limits)
@@ -72,9 +73,12 @@ def bounded(
             found = solve_group(Contracted(problem), limits, case.seconds, dict(case.tags))
             heappush(waiting, _Case(max(case.seconds, found.bound_seconds), made, problem, found.tags))
             made += 1
+            proven.served_seconds = max(proven.served_seconds, found.served_seconds)
             if found.interrupted or limits.deadline.passed:
-                return case.seconds, found.interrupted
-    return min(best_seconds, waiting[0].seconds), False
+                proven.interrupted = found.interrupted
+                return proven
+        proven.bound_seconds = min(best_seconds, waiting[0].seconds)
+    return proven
 
 
 def _decided(problem: GroupProblem, edge: Edge) -> Iterator[GroupProblem]:

@@ -68,7 +68,7 @@ def solve_coded(
     second = replace(limits, deadline=limits.deadline.share(SECOND))
     least = solve_group(relaxed, second, floor_seconds, found.tags)
     found.bound_seconds, found.interrupted = min(found.seconds, least.bound_seconds), least.interrupted
-    found.relaxed = least.evaluation
+    found.relaxed, found.served_seconds = least.evaluation, least.served_seconds
     for tags in (found.tags, least.tags):
         if tags is not None:
             _take_turns(found, contracted, offers, tags, limits)
@@ -79,8 +79,9 @@ def solve_coded(
             found.evaluation = chooser.evaluation(found.codecs)
     if proves(relaxed) and not (found.ends(limits) or found.interrupted or found.server_binds):
         third = replace(limits, deadline=limits.deadline.share(THIRD))
-        bound, found.interrupted = bounded(contracted, offers, least, found.seconds, third, _edges)
-        found.bound_seconds = max(found.bound_seconds, bound)
+        proven = bounded(contracted, offers, least, found.seconds, third, _edges)
+        found.interrupted, found.served_seconds = proven.interrupted, proven.served_seconds
+        found.bound_seconds = max(found.bound_seconds, proven.bound_seconds)
     return found
 
 

@@ -10,12 +10,13 @@ second limit that a fast enough machine never meets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ortools.sat.python import cp_model
 
 from placement.deadline import Deadline, Phase
 from placement.evaluation.evaluate import Evaluation, evaluate_timed, evaluation_of
+from placement.evaluation.loads import fixed_tally, server_seconds
 from placement.plan import DP, Tag
 from placement.tagging.baselines import Baseline, baselines, by_cost, data_parallel
 from placement.tagging.branching import least_step
@@ -32,6 +33,8 @@ from placement.tagging.solver import run, solver_for
 MOST_ITEMS, CLUSTERS = 200, 60
 #: Clusters that are placed by cost besides, where the critical path binds the best baseline: local search does not see it.
 OTHER_CLUSTERS = (15, 20, 30, 40, 50, 80, 120)
+#: Relative error of a sum of floats, at most.
+ROUNDING = 1e-12
 #: Seconds for single moves that are evaluated exactly, at most.
 POLISH_SECONDS = 5.0
 #: Share of the time that is left for the linear relaxation of a large group.
@@ -58,6 +61,8 @@ class GroupSolution:
         Codecs that the placement was evaluated with.
     relaxed : Evaluation or None
         Best placement of the problem that the bound is of, if that is another.
+    served_seconds : float
+        What the busiest embedding server takes whatever the tags: a bound that is no longer holds for these shards alone.
     """
 
     tags: dict[str, Tag] | None = None
@@ -67,6 +72,7 @@ class GroupSolution:
     interrupted: bool = False
     codecs: Mapping[str, str] = field(default_factory=dict)
     relaxed: Evaluation | None = None
+    served_seconds: float = 0.0
     seen: dict[tuple[Tag, ...], float] = field(default_factory=dict, repr=False)
 
     @property
@@ -81,7 +87,9 @@ class GroupSolution:
 
     @property
     def server_binds(self) -> bool:
-        """Whether an embedding server is the busiest machine, of the best placement or of the bound's."""
+        """Whether an embedding server is the busiest machine, of the best placement or of the bound's, or is the bound."""
+        if 0 < self.bound_seconds <= self.served_seconds * (1 + PRECISION):
+            return True
         return any(one is not None and one.busiest.role == "server" for one in (self.evaluation, self.relaxed))
 
     @property
@@ -124,10 +132,12 @@ def solve_group(
     """
     if overfull(contracted):
         return GroupSolution(bound_seconds=float("inf"))
+    served = server_seconds(fixed_tally(contracted.problem)) * (1 - ROUNDING)
+    floor_seconds = max(floor_seconds, served)
     if not proves(contracted):
-        return _solve_large(contracted, limits, floor_seconds, start)
-    codecs = contracted.problem.codecs
-    found = GroupSolution(bound_seconds=floor_seconds, baselines=baselines(contracted, limits.deadline), codecs=codecs)
+        return replace(_solve_large(contracted, limits, floor_seconds, start), served_seconds=served)
+    codecs, first = contracted.problem.codecs, baselines(contracted, limits.deadline)
+    found = GroupSolution(bound_seconds=floor_seconds, baselines=first, codecs=codecs, served_seconds=served)
     for baseline in found.baselines:
         _offer(found, contracted, baseline.tags, baseline.evaluation)
     if start is not None:
@@ -213,7 +223,8 @@ def _search(found: GroupSolution, contracted: Contracted, limits: Limits) -> Non
     """Improve on the baselines and prove a bound."""
     if found.evaluation is None and not _fit(found, contracted, limits):
         return
-    _polish(found, contracted, limits)
+    if not found.within(0.0):
+        _polish(found, contracted, limits)
     if found.seconds > 0 and not found.ends(limits) and limits.deadline.allows(_formulating(contracted)):
         _prove(found, contracted, limits)
 

@@ -233,3 +233,11 @@ def test_nanoseconds_years_and_petabytes_in_one_instance() -> None:
     assert found.within(1e-5)
     assert found.tags is not None
     assert found.tags["op0"] != found.tags["op3"]
+
+
+def test_bug_a_bound_that_servers_explain_was_taken_for_one_of_all_shardings() -> None:
+    """A node is busiest, but what is proven is what a server takes: the server binds; beyond that it does not."""
+    found = solve_group(Contracted(two_layers()))
+    assert not found.server_binds
+    assert replace(found, served_seconds=found.bound_seconds).server_binds
+    assert not replace(found, served_seconds=found.bound_seconds * 0.9).server_binds
