@@ -51,12 +51,15 @@ class Place:
         Items that are on its node: it has only one.
     takes, lacks : frozenset of int
         Nets that each of its nodes needs, and that none does.
+    kind : int
+        Number of the machines that are alike, before anything was decided.
     """
 
     nodes: tuple[int, ...]
     hosts: frozenset[int] = frozenset()
     takes: frozenset[int] = frozenset()
     lacks: frozenset[int] = frozenset()
+    kind: int = 0
 
     def split(self, count: int) -> tuple[Place, Place]:
         """Return its first so many nodes, and the rest."""
@@ -99,7 +102,8 @@ class Relaxation:
             rank = node < data.problem.ranks
             kind = (rank, *self.capacity[:, node], *self.fixed[:, node], barred, node if node in pinned else None)
             alike.setdefault(kind, []).append(node)
-        return Case(tuple(Place(tuple(nodes), frozenset(pinned.get(nodes[0], ()))) for nodes in alike.values()))
+        kinds = enumerate(alike.values())
+        return Case(tuple(Place(tuple(n), frozenset(pinned.get(n[0], ())), kind=kind) for kind, n in kinds))
 
     @cached_property
     def capacity(self) -> Array:

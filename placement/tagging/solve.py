@@ -38,7 +38,7 @@ ROUNDING = 1e-12
 #: Seconds for single moves that are evaluated exactly, at most.
 POLISH_SECONDS = 5.0
 #: Share of the time that is left for the linear relaxation of a large group.
-PROOF = 0.4
+PROOF = 0.6
 
 
 @dataclass

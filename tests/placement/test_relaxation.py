@@ -13,16 +13,17 @@ from placement.tagging.branching import least_step
 from placement.tagging.limits import Limits
 from placement.tagging.linear_program import LinearProgram
 from placement.tagging.nets import Contracted
-from placement.tagging.relaxation import Place, Relaxation
+from placement.tagging.relaxation import Case, Place, Relaxation
 from placement.tagging.solve import solve_group
 from tests.instances import exhaustive, random_group, two_layers
 
 
 @pytest.fixture
 def everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every item and net is worth a decision."""
+    """Every item and net is worth a decision; how many nodes of two and more need a net is decided by halves."""
     monkeypatch.setattr(branching, "HUB", 0.0)
     monkeypatch.setattr(branching, "HEAVY", 0.0)
+    monkeypatch.setattr(branching, "MANY", 1)
 
 
 def _ratios(seeds: range, most: int) -> list[float]:
@@ -92,6 +93,32 @@ def test_large_groups_are_bounded_by_it(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.seconds == pytest.approx(8e-3, rel=1e-3)
     assert found.bound_seconds == pytest.approx(8e-3, rel=1e-3)
     assert solve_group(data, Limits(relaxes=False)).bound_seconds == 0.0
+
+
+@pytest.mark.parametrize("many", [1, 7])
+def test_every_number_of_nodes_is_in_one_case(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By halves or one by one, the cases of a net that five like nodes may need are 0 to 5 of them, each once."""
+    monkeypatch.setattr(branching, "MANY", many)
+    open_, leaves = [Case((Place((0, 1, 2, 3, 4)), Place((5,), hosts=frozenset({3}), takes=frozenset({9}))))], []
+    while open_:
+        cases = list(branching._counted(case := open_.pop(), 9))
+        open_ += cases
+        leaves += [] if cases else [case]
+    counts = sorted(sum(len(p.nodes) for p in case.places if 9 in p.takes) - 1 for case in leaves)
+    assert counts == [0, 1, 2, 3, 4, 5]
+    assert all(sorted(node for p in case.places for node in p.nodes) == [0, 1, 2, 3, 4, 5] for case in leaves)
+    assert all(len(case.places) <= 3 for case in leaves)
+
+
+def test_shorter_steps_prove_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case with nothing left to decide is asked about shorter steps: at twice the optimum, 50 % become 97 %."""
+    best, _ = exhaustive(problem := random_group(54))
+    proven = []
+    for times in (0, 4):
+        monkeypatch.setattr(branching, "TIMES", times)
+        proven.append(least_step(Contracted(problem), 2 * best, Deadline()) / best)
+    assert proven[0] < 0.6
+    assert 0.95 < proven[1] <= 1 + 1e-9
 
 
 def test_a_place_is_split() -> None:
