@@ -28,7 +28,7 @@ def proposals(found: GroupSolution, contracted: Contracted, limits: Limits) -> I
     """Yield placements: as many as are wanted, and far from the bound until one was annealed.
 
     The best one comes first where it is better than all items data-parallel. Where the critical path binds, which local
-    search does not see, the first descent is left out, and there are no more than wanted.
+    search does not see, the first descent is left out, and there are no more than wanted; nor where no bound is known.
 
     Parameters
     ----------
@@ -42,7 +42,8 @@ def proposals(found: GroupSolution, contracted: Contracted, limits: Limits) -> I
     turns = (SPREAD, PARALLEL, ANNEALED, BEST)
     if found.seconds < found.baselines[0].evaluation.seconds:
         turns = (BEST, SPREAD, PARALLEL, ANNEALED)
-    more = turns.index(ANNEALED) + 1 if limits.looks and not found.waits else 0
+    anneals = limits.looks > 0 and found.bound_seconds > 0 and not found.waits
+    more = turns.index(ANNEALED) + 1 if anneals else 0
     extra, size = limits.deadline.share(EXTRA), max(1, len(contracted.items)) * contracted.problem.size
     for number in range(found.waits, max(limits.descents, more)):
         wanted, turn = number < limits.descents, turns[number % len(turns)]
