@@ -15,6 +15,7 @@ from dataclasses import replace
 from placement.evaluation.evaluate import evaluate
 from placement.evaluation.group import GroupProblem
 from placement.search.bounds import Bounds, shares_machine
+from placement.search.compositions import Compositions
 from placement.search.outcome import Outcome, Solved
 from placement.search.running_order import reordered
 from placement.search.shapes import Shape
@@ -71,24 +72,27 @@ def in_turns(best: Solved, limits: Limits) -> Solved:
     return best
 
 
-def in_any_order(outcome: Outcome, bounds: Bounds, limits: Limits, offers: Mapping[str, tuple[str, ...]]) -> Outcome:
+def in_any_order(
+    outcome: Outcome, compositions: Compositions, limits: Limits, offers: Mapping[str, tuple[str, ...]]
+) -> Outcome:
     """Return an outcome with bounds that hold whatever the order of operators.
 
     Parameters
     ----------
     outcome : Outcome
         Bounds of solved shapes, and of those like them, were proven for operators in the order of the search.
-    bounds : Bounds
-        Of the job; what was proven for an order is forgotten.
+    compositions : Compositions
+        Bounds of the job; what was proven for an order is forgotten.
     limits : Limits
         Of the integer program, each time.
     offers : Mapping of str to tuple of str
         Codecs that the solver may choose, by edge.
     """
     if any(_any_order(one) for one in outcome.solved):
+        bounds = compositions.bounds
         solved = [one if _any_order(one) else _without_placements(one, bounds) for one in outcome.solved]
         return replace(outcome, solved=solved)
-    again = _Again(outcome, bounds, limits, offers)
+    again = _Again(outcome, compositions, limits, offers)
     try:
         for _ in range(MOST):
             if limits.deadline.passed or not again.lower():
@@ -111,13 +115,23 @@ def _without_placements(found: Solved, bounds: Bounds) -> Solved:
 class _Again:
     """Shapes that are bounded again, those that promise most first."""
 
-    def __init__(self, outcome: Outcome, bounds: Bounds, limits: Limits, offers: Mapping[str, tuple[str, ...]]) -> None:
-        self.bounds, self.limits, self.offers = bounds, limits, offers
-        bounds.proven.clear()
-        self.outcome = replace(outcome, solved=[_without_placements(one, bounds) for one in outcome.solved])
+    def __init__(
+        self, outcome: Outcome, compositions: Compositions, limits: Limits, offers: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        self.compositions, self.bounds, self.limits, self.offers = compositions, compositions.bounds, limits, offers
+        self.bounds.proven.clear()
+        self.outcome = replace(
+            outcome,
+            solved=[_without_placements(one, self.bounds) for one in outcome.solved],
+            unlike=[(shape, self._at_least(shape, rate)) for shape, rate in outcome.unlike],
+        )
         self.asked: dict[object, float] = {}
-        self.shapes = [(self._quick(shape), rate) for shape, rate in outcome.waiting]
+        self.shapes = [(self._quick(shape), self._at_least(shape, rate)) for shape, rate in outcome.waiting]
         self._spread()
+
+    def _at_least(self, shape: Shape, rate: float) -> float:
+        """What an open shape cannot exceed, its groups' proofs being forgotten."""
+        return rate if shape.composed else max(rate, self.bounds.rate(self.compositions.bounded(shape)))
 
     def _quick(self, shape: Shape) -> Shape:
         return self.bounds.quick(shape) if shape.composed and shape.bounded else shape

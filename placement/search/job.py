@@ -377,7 +377,7 @@ class _Search:
         best, said = ordered([best, *earlier], limits, best.rivals if self.large else (), again=again)
         outcome = Outcome([*self.solved, best], self.waiting.rates(), best.value, enough, self.waiting.unlike)
         if said:
-            outcome = in_any_order(outcome, self.bounds, limits, self.offers)
+            outcome = in_any_order(outcome, self.compositions, limits, self.offers)
             if self.news:
                 self.news.standing(best.value, outcome.bound)
         with self.deadline.phase("answer"):
@@ -394,7 +394,7 @@ class _Search:
             curve=outcome.curve,
             baselines=outcome.baselines,
             evaluation=evaluation,
-            assumptions=(*self.assumed, *said),
+            assumptions=(*self.assumed, *said, *best.restrictions),
             interrupted=self.interrupted,
             moved_bytes=best.moved if self.previous else None,
         )

@@ -25,6 +25,10 @@ from placement.tagging.nets import Contracted
 from problem.errors import BadInput
 from problem.model import Model
 
+#: What a user is told of a plan with unlike groups.
+ONE_SET = (
+    "groups of unlike machines share one set of tags, in the plan and in the bound; others for each kind are not sought"
+)
 #: Unlike groups of a job, each with how many there are like it.
 Kinds = list[tuple[GroupProblem, int]]
 
@@ -49,6 +53,11 @@ class Solved:
     moved: int = 0
     codecs: Mapping[str, str] = field(default_factory=dict)
     rivals: list[Solved] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def restrictions(self) -> tuple[str, ...]:
+        """What its plan is that a better one need not be: of unlike groups, with one set of tags for all."""
+        return (ONE_SET,) if len(distinct(self.problems)) > 1 else ()
 
     def better_than(self, other: Solved) -> bool:
         """Whether its plan does more, or as much and moves less."""

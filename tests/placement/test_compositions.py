@@ -19,7 +19,7 @@ from placement.search.compositions import Compositions
 from placement.search.job import solve
 from placement.search.mixing import Mixing, best_together, ideal, together
 from placement.search.options import SolveOptions, sync_of
-from placement.search.outcome import distinct, job_value, shared_rate
+from placement.search.outcome import ONE_SET, distinct, job_value, shared_rate
 from placement.search.shapes import Shape, Shapes
 from placement.tagging.nets import Contracted
 from placement.tagging.solve import solve_group
@@ -156,7 +156,8 @@ def _value(kinds: list, tags: dict) -> float:
 
 
 def _compare(seeds: range, instance: Callable = _instance) -> list[float]:
-    """Values found, each over the best in the order of the search; none is better in its own order, no bound is below."""
+    """Values found, each over the best in the order of names; none beats its own order, no bound is below, and all say of
+    unlike groups that they share one set of tags."""
     ratios = []
     for seed in seeds:
         model, costs, machines, options = instance(seed)
@@ -170,6 +171,8 @@ def _compare(seeds: range, instance: Callable = _instance) -> list[float]:
         most = best if ordered.graph.order == model.graph.order else _exhaustive(ordered, costs, machines, options)
         assert found.objective <= most * (1 + 1e-9), seed
         assert found.bound >= max(best, most) * (1 - 1e-6), seed
+        kinds = {tuple(replace(one, name="", host="") for one in group) for group in found.plan.groups}
+        assert (ONE_SET in found.assumptions) == (len(kinds) > 1), seed
         ratios.append(found.objective / best)
     return ratios
 
