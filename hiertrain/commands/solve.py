@@ -156,7 +156,9 @@ def command(
     refuse_unused(_given(context), options, loaded, profiled=costs is not None)
     costs_for = read_costs(costs, loaded, foreign_costs)
     with progress("solving") as news:
-        result = solve(loaded, machines, costs_for, options, _News(news))
+        told = _News(news)
+        result = solve(loaded, machines, costs_for, options, told)
+    told.assumed(result.assumptions)
     if out is not None:
         save_plan(out, result, costs_for(result.plan.batch, result.plan.groups[0][0]))
     emit(as_json, result.as_dict(), lambda: to_text(result))
@@ -165,7 +167,7 @@ def command(
 
 
 class _News:
-    """Says what is assumed, and how far a search is.
+    """Says what is assumed, each once, and how far a search is.
 
     Parameters
     ----------
@@ -174,11 +176,13 @@ class _News:
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
-        self.tell = tell
+        self.tell, self.said = tell, set[str]()
 
     def assumed(self, sentences: tuple[str, ...]) -> None:
         for sentence in sentences:
-            say(f"assumed: {sentence}")
+            if sentence not in self.said:
+                say(f"assumed: {sentence}")
+            self.said.add(sentence)
 
     def standing(self, best: float, bound: float) -> None:
         gap = f", gap {100 * (bound - best) / bound:.2f} %" if 0 < bound < float("inf") else ""

@@ -57,7 +57,7 @@ class Solved:
     @property
     def restrictions(self) -> tuple[str, ...]:
         """What its plan is that a better one need not be: of unlike groups, with one set of tags for all."""
-        return (ONE_SET,) if len(distinct(self.problems)) > 1 else ()
+        return (ONE_SET,) if self.shape.group_size > 1 and len(distinct(self.problems)) > 1 else ()
 
     def better_than(self, other: Solved) -> bool:
         """Whether its plan does more, or as much and moves less."""

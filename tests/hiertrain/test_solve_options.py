@@ -40,6 +40,18 @@ def load_tables():
     return load_model("demo").tables
 
 
+def test_unlike_groups_are_said_to_share_one_set_of_tags(tmp_path: Path) -> None:
+    """Of three fast machines, one slow one and two servers, groups of two are unlike: told once, and kept in the answer."""
+    cluster, kinds = tmp_path / "unlike.toml", [("a", 3, 8, "trainer"), ("b", 1, 4, "trainer"), ("s", 2, 8, "server")]
+    entry = '[[nodes]]\nnames = "{}[1-{}]"\ncores = {}\nrole = "{}"\nmemory = "8GB"\nnic_gbps = 10\n'
+    cluster.write_text('name = "unlike"\n' + "".join(entry.format(*kind) for kind in kinds))
+    base = ["solve", "demo", "--max-rows", "1000", "--group-size", "2", "--gap", "0.9", "--json"]
+    done = CliRunner().invoke(app, [*base, "--cluster", str(cluster)])
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("share one set of tags") == 1
+    assert any("share one set of tags" in line for line in json.loads(done.stdout)["assumptions"])
+
+
 def test_what_is_forbidden_is_in_no_plan(tmp_path: Path) -> None:
     """No top layer is data-parallel, a table is not on server 0, and a kind of machine that is not there is refused."""
     plan, table = tmp_path / "plan.json", load_tables()[0].name
