@@ -211,6 +211,10 @@ class _Chooser:
         """Whether another evaluation is expected to end in time."""
         return self.deadline.allows(evaluation_of(replace(self.problem, open_codecs=self.offers), self.tags))
 
+    def _may(self, codecs: Mapping[str, str]) -> bool:
+        """Whether codecs may be judged: they were, or there is time to."""
+        return tuple(sorted(codecs.items())) in self.known or (self.left > 0 and self.in_time)
+
     def smallest(self) -> dict[str, str]:
         """Return the codec of the fewest bytes for every edge."""
         codecs = dict(self.problem.codecs)
@@ -239,9 +243,9 @@ class _Chooser:
             improved = False
             for edges in groups:
                 names = dict.fromkeys(name for edge in edges for name in ("fp32", *self.offers[edge[0]]))
-                for name in names if self.left > 0 and self.in_time else ():
+                for name in names:
                     changed = self._with(codecs, edges, name)
-                    if changed != codecs and self.value(changed).better_than(self.value(codecs)):
+                    if changed != codecs and self._may(changed) and self.value(changed).better_than(self.value(codecs)):
                         codecs, improved = changed, True
         return codecs
 
@@ -268,7 +272,7 @@ class _Chooser:
             fewer = self._with(kept, block, "fp32")
             if fewer == kept:
                 continue
-            if self.value(fewer).seconds <= most:
+            if self._may(fewer) and self.value(fewer).seconds <= most:
                 kept = fewer
             elif len(block) > 1:
                 blocks += [block[len(block) // 2 :], block[: len(block) // 2]]

@@ -325,3 +325,19 @@ def test_bug_taking_codecs_away_judged_a_placement_for_every_edge(hogwild: int, 
     codecs = chooser.pruned(dict.fromkeys(offers, "bf16"))
     assert len(chooser.known) <= most
     assert len(codecs) == (100 if hogwild == 1 else 0)
+
+
+def test_bug_codecs_of_an_edge_were_all_judged_after_the_end() -> None:
+    """A descent ends with the evaluation during which time runs out; it went on through all codecs of the edge."""
+    problem, now = _problem(5, nic=2e6), [0.0]
+    tags: dict[str, Tag] = {op.name: DP for op in problem.model.graph if op.kind is not Kind.LOOKUP}
+    chooser = _Chooser(problem, tags | {"left": 1}, _offers(problem), Deadline(3.5, lambda: now[0], lambda: now[0]))
+    judged = chooser.evaluation
+
+    def second(codecs: Mapping[str, str]):
+        now[0] += 1.0
+        return judged(codecs)
+
+    chooser.evaluation = second  # type: ignore[method-assign]
+    chooser.descend({})
+    assert now[0] == 4.0
