@@ -67,6 +67,7 @@ INSTANCES = {
     "any group": Instance(("fb-1s-18c:32",), SolveOptions()),
     "narrow": Instance(("fb-1s-18c:32",), SolveOptions(group_size=12), nic=0.02),
     "narrow, 6 ranks": Instance(("fb-1s-18c:32",), SolveOptions(group_size=12, ranks=6), nic=0.02),
+    "narrow, any ranks": Instance(("fb-1s-18c:32",), SolveOptions(group_size=12, ranks="auto"), nic=0.02),
     "small batch": Instance(("fb-1s-18c:32",), SolveOptions(group_size=12, batch=32), nic=0.1),
     "128 nodes": Instance(("fb-1s-18c:128",), SolveOptions(group_size=12)),
     "unlike": Instance(("fb-2s:16", "fb-1s-18c:20"), SolveOptions(group_size=6)),

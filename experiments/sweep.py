@@ -54,14 +54,17 @@ OneOrMore = Annotated[tuple[T, ...], Field(min_length=1)]
 
 
 class Grid(Schema):
-    """The lists of a sweep; every combination is a scenario. ``auto`` leaves a value to the solver or the model."""
+    """The lists of a sweep; every combination is a scenario. ``auto`` leaves a value to the solver or the model.
+
+    Groups have all their nodes as ranks (``all``) unless told otherwise.
+    """
 
     model: OneOrMore[str] = Field(description="a list of models")
     cluster: OneOrMore[str] = Field(description="a list of clusters")
     batch: OneOrMore[Count] = ("auto",)
     hogwild: OneOrMore[Count] = ("auto",)
     group_size: OneOrMore[Count] = ("auto",)
-    ranks: OneOrMore[Count] = ("auto",)
+    ranks: OneOrMore[Literal["all"] | Count] = ("all",)
     max_replicas: OneOrMore[Annotated[int, Field(ge=1)]] = (15,)
     nic_gbps: OneOrMore[Literal["auto"] | Positive] = ("auto",)
     sync_gap: OneOrMore[Annotated[int, Field(ge=1)]] = (8,)
@@ -152,7 +155,7 @@ def _options(scenario: dict[str, Any], do: Do) -> SolveOptions:
         batch=chosen["batch"],
         hogwild=chosen["hogwild"],
         group_size=chosen["group_size"],
-        ranks=chosen["ranks"],
+        ranks=None if scenario["ranks"] == "all" else scenario["ranks"],
         max_replicas=scenario["max_replicas"],
         sync_gap=scenario["sync_gap"],
         sync_mode=scenario["sync_mode"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -56,7 +56,9 @@ def command(
         int | None, typer.Option(min=1, max=MOST, help="Threads per rank; default: 1.2 per core.")
     ] = None,
     group_size: Annotated[str, typer.Option(help="Nodes per group: auto, or a number.")] = "auto",
-    ranks: Annotated[int | None, typer.Option(min=1, help="Data-parallel ranks per group; default: all nodes.")] = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="Data-parallel ranks per group: auto, or a number; default: all nodes.")
+    ] = None,
     max_replicas: Annotated[
         int | None, typer.Option(min=1, help="Most groups that quality allows; default: 15, or the warm start's.")
     ] = None,
@@ -132,7 +134,7 @@ def command(
         batch=batch,
         hogwild=hogwild,
         group_size=_group_size(group_size),
-        ranks=ranks,
+        ranks=_ranks(ranks),
         max_replicas=max_replicas,
         max_elp=max_elp,
         pins=each_once("--pin", pin or (), _pin),
@@ -199,6 +201,16 @@ def _group_size(text: str) -> int | None:
         return None
     if not text.isdecimal() or int(text) < 1:
         raise BadInput("solve", "--group-size", text, "auto, or a number of nodes from 1")
+    return int(text)
+
+
+def _ranks(text: str | None) -> int | Literal["auto"] | None:
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < 1:
+        raise BadInput("solve", "--ranks", text, "auto, or a number of ranks from 1")
     return int(text)
 
 

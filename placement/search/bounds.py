@@ -108,9 +108,9 @@ class Bounds:
         self._pulled_whole = int(self._ids.sum()), int(self._pooled.sum())
         self._cut_by_columns = np.array([table.dim >= 2 * UNIT for table in model.tables], bool)
 
-    def order(self, shape: Shape) -> tuple[float, int, int]:
-        """Sort key of shapes: most promising first, then fewest machines, then smallest groups."""
-        return -self.rate(shape), shape.machines, shape.group_size
+    def order(self, shape: Shape) -> tuple[float, int, int, int]:
+        """Sort key of shapes: most promising first, then fewest machines, then smallest groups, then most ranks."""
+        return -self.rate(shape), shape.machines, shape.group_size, -shape.ranks
 
     def rate(self, shape: Shape) -> float:
         """Samples per second that a shape cannot exceed."""

@@ -57,7 +57,7 @@ def _demands(options: SolveOptions) -> Iterator[Demand]:
             yield f"{field.replace('_', ' ')} {','.join(names)}", field, names
     for field in ("group_size", "ranks", "servers", "sync_servers", "max_elp", "batch", "hogwild"):
         value = getattr(options, field)
-        if value is not None and (field, value) != ("hogwild", 1):
+        if value not in (None, "auto") and (field, value) != ("hogwild", 1):
             yield f"{field.replace('_', ' ').replace('hogwild', 'threads')} {value}", field, None
 
 

@@ -357,7 +357,7 @@ class _Search:
         """Whether groups like this did less than the best plan, so that their placement, not the servers, seems to bind."""
         if self.best is None or self.large or shape.mixed or shares_machine(shape) or self.bounds.knows(shape):
             return False
-        alike = [solved for solved in self.solved if solved.shape.group_size == shape.group_size]
+        alike = [solved for solved in self.solved if solved.shape.form == shape.form]
         return bool(alike) and self.best not in alike
 
     def _relaxed(self, shape: Shape) -> float:

@@ -25,6 +25,8 @@ from problem.model import Model
 THREADS_PER_CORE = 1.2
 #: Replicas unless told otherwise: the commonest number of trainers of a job (Acun et al., HPCA 2021, figure 9).
 MAX_REPLICAS = 15
+#: Numbers of ranks that are looked at for a group size, where they are chosen.
+MOST_RANKS = 12
 #: Elastic rate times the number of groups (Zhang, Choromanska, LeCun, NIPS 2015: beta = p alpha = 0.9).
 EASGD_BETA = 0.9
 
@@ -47,8 +49,8 @@ class SolveOptions:
     ----------
     batch, hogwild : int or None
         Samples per thread and step (None: the model's); threads per rank (None: 1.2 per core).
-    ranks : int or None
-        Ranks per group (None: all nodes).
+    ranks : int, "auto" or None
+        Ranks per group (None: all nodes; ``auto``: chosen as well, of at most :data:`MOST_RANKS` numbers a group size).
     group_size : int or None
         Only this group size (None: all).
     max_replicas : int or None
@@ -95,7 +97,7 @@ class SolveOptions:
 
     batch: int | None = None
     hogwild: int | None = None
-    ranks: int | None = None
+    ranks: int | Literal["auto"] | None = None
     group_size: int | None = None
     max_replicas: int | None = None
     max_elp: int | None = None
@@ -124,6 +126,28 @@ class SolveOptions:
     def ring(self) -> bool:
         """Whether several groups average among themselves, without sync servers."""
         return self.sync_algorithm in {"ma", "bmuf"} and not self.sync_servers
+
+    @property
+    def fixed_ranks(self) -> int | None:
+        """Ranks per group if the user decided their number."""
+        return None if self.ranks == "auto" else self.ranks
+
+    def ranks_of(self, size: int) -> tuple[int, ...]:
+        """Return the numbers of ranks that groups of a size may have, those first that are to be looked at first.
+
+        Where they are chosen: all nodes, half of them, a quarter and so on, then others, spread evenly.
+
+        Parameters
+        ----------
+        size : int
+            Nodes per group.
+        """
+        if self.ranks != "auto":
+            return (min(size, self.ranks or size),)
+        count = min(size, MOST_RANKS)
+        halves = [size >> power for power in range(size.bit_length())]
+        others = [size - number * size // count for number in range(count)]
+        return tuple(dict.fromkeys([*halves, *others]))[:count]
 
     @property
     def most_groups(self) -> int:

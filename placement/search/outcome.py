@@ -16,7 +16,7 @@ from placement.evaluation.group import GroupProblem, near_neighbours, server_lin
 from placement.plan import Plan, Shard, Tag
 from placement.result import BaselineValue, CurvePoint, PointStatus
 from placement.search.diagnose import no_fit
-from placement.search.options import THREADS_PER_CORE, SolveOptions, sync_of
+from placement.search.options import MOST_RANKS, THREADS_PER_CORE, SolveOptions, sync_of
 from placement.search.shapes import Shape
 from placement.tables.shares import split_features
 from placement.tagging.candidates import forbidden_tags
@@ -334,6 +334,10 @@ def assumptions(options: SolveOptions, hogwild: int) -> tuple[str, ...]:
     found = [f"at most {options.most_groups} groups (replicas)"]
     if options.hogwild is None and not options.synchronous:
         found.insert(0, f"{hogwild} Hogwild threads per rank: {THREADS_PER_CORE} per core, to hide waiting")
+    if options.ranks == "auto":
+        found.append(
+            f"of the ranks of a group at most {MOST_RANKS} numbers are looked at: its nodes, halves, and some between"
+        )
     if options.guard is not None:
         found.append(options.guard.said())
     return tuple(found)

@@ -80,7 +80,7 @@ class Previous:
         used = (*plan.servers, *plan.sync_servers, *(node for group in plan.groups for node in group))
         wanted = (
             (options.group_size, plan.group_size),
-            (options.ranks, plan.ranks),
+            (options.fixed_ranks, plan.ranks),
             (options.servers, len(plan.servers)),
             (options.sync_servers if len(plan.groups) > 1 else None, len(plan.sync_servers)),
         )

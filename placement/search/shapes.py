@@ -63,6 +63,11 @@ class Shape:
     bounded: bool = True
 
     @property
+    def form(self) -> tuple[int, int]:
+        """Nodes and ranks per group."""
+        return self.group_size, self.ranks
+
+    @property
     def machines(self) -> int:
         """Machines in use."""
         return self.group_size * len(self.groups) + len(self.servers) + len(self.sync_servers)
@@ -212,10 +217,10 @@ class Shapes:
         def most(ranks: int) -> int:
             return min(trainers // size, 1 if one else self.options.most_groups, self._most_groups(ranks))
 
-        ranks = min(size, self.options.ranks or size)
-        found, kept = [(ranks, most(ranks))], self.order.form(size) if self.order else None
+        found = [(ranks, most(ranks)) for ranks in self.options.ranks_of(size)]
+        kept = self.order.form(size) if self.order else None
         if kept is not None:
-            ranks = min(size, self.options.ranks or kept[0])
+            ranks = min(size, self.options.fixed_ranks or kept[0])
             found.append((ranks, min(most(ranks), kept[1])))
         return dict.fromkeys(found)
 
@@ -225,7 +230,7 @@ class Shapes:
 
     def _sizes(self, trainers: int) -> Iterator[int]:
         for size in (self.options.group_size,) if self.options.group_size else range(1, trainers + 1):
-            if self._highest_pin < size <= trainers and (self.options.ranks or 1) <= size:
+            if self._highest_pin < size <= trainers and (self.options.fixed_ranks or 1) <= size:
                 yield size
 
     def _most_groups(self, ranks: int) -> int:

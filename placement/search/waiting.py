@@ -120,8 +120,8 @@ class Waiting:
         return [(shape, self.bounds.rate(self.raised(shape))) for shape in self.shapes[:most]]
 
     def sizes(self) -> Iterator[Shape]:
-        """Yield the best bounded shape of each group size, best first."""
-        best = {shape.group_size: shape for shape in reversed(self.shapes) if shape.bounded}
+        """Yield the best bounded shape of each group size and number of ranks, best first."""
+        best = {shape.form: shape for shape in reversed(self.shapes) if shape.bounded}
         yield from sorted(best.values(), key=self.bounds.order)
 
     def lacks_room(self, shape: Shape, *, tables: bool) -> None:
