@@ -109,7 +109,7 @@ class _SessionModel:
     def add(self) -> None:
         """Add all constraints of (14) for this rank."""
         for op in self.parent.operators:
-            self.forward[op.name] = self._time("f", op)
+            self.forward[op.name] = self.model.new_int_var(0, self.horizon, f"f[{self.row.node},{op.name}]")
         for op in self.parent.operators:
             self._forward(op)
         for op in reversed(self.parent.operators):
@@ -168,9 +168,6 @@ class _SessionModel:
 
     # ---- passes
 
-    def _time(self, kind: str, op: Operator) -> Expr:
-        return self.model.new_int_var(0, self.horizon, f"{kind}[{self.row.node},{op.name}]")
-
     def _forward(self, op: Operator) -> None:
         cost = self._duration(op.name, self.problem.costs.ops[op.name].forward.core_seconds)
         rank_start = self.form.units(self.start)
@@ -189,7 +186,9 @@ class _SessionModel:
         if not runs_backward(self.problem, op):
             return
         cost = self._duration(op.name, self.problem.costs.ops[op.name].backward.core_seconds)
-        done = self.backward[op.name] = self._time("b", op)
+        # What no gradient of the rank waits for may end after the rank's step, but before the next one needs it (_again).
+        done = self.model.new_int_var(0, 2 * self.horizon, f"b[{self.row.node},{op.name}]")
+        self.backward[op.name] = done
         self.model.add(done >= self.forward[op.name] + cost)
         for consumer in self.graph.consumers[op.name]:
             if consumer in self.backward:

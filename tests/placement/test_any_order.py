@@ -8,12 +8,15 @@ from itertools import islice, permutations
 
 import pytest
 
+from cost_models.costs import CostTable, OpCost, PhaseCost
 from placement.evaluation.group import GroupProblem
+from placement.plan import DP
 from placement.tagging.any_order import any_order_seconds
 from placement.tagging.limits import Limits
 from placement.tagging.nets import Contracted
-from problem.graph import Graph
-from tests.instances import exhaustive, random_group
+from problem.graph import Graph, Kind, Operator
+from problem.model import Model
+from tests.instances import exhaustive, linear, nodes, random_group
 
 #: Groups that have more orders are left out: each is one more exhaustive search.
 MOST_ORDERS = 12
@@ -57,6 +60,22 @@ def test_the_bound_holds_in_every_order() -> None:
     found = _compared(range(20))
     assert len(found) == 2 * 17
     assert sum(bound > 1 - 1e-6 for bound, _ in found) >= len(found) / 2
+
+
+def test_bug_a_backward_pass_was_to_end_before_the_step_of_its_rank() -> None:
+    """A layer on another node, fed with dense features, works on when the 5 ms of its rank are over, 10 ms long: a step is
+    its 11 ms, and is not excluded whatever step is asked for."""
+    ops = (linear("far", "x", 1, 1), linear("own", "x", 1, 1))
+    graph = Graph((Operator("x", Kind.DENSE_INPUT, (), 1), *ops, Operator("loss", Kind.LOSS, ("far", "own"), 1)))
+    work = {"far": OpCost(PhaseCost(1e-3), PhaseCost(10e-3)), "own": OpCost(PhaseCost(3e-3), PhaseCost(2e-3))}
+    costs = CostTable(1, {"x": OpCost(), "loss": OpCost()} | work, kind="tiny", flops_per_core_second=1e9)
+    machines = nodes(2, cores=1, nic_bytes_per_second=1e12)
+    problem = GroupProblem(Model("late", graph), costs, machines, batch=1, hogwild=1, ranks=1)
+    best, tags = exhaustive(problem)
+    assert tags == {"x": DP, "far": 1, "own": DP, "loss": DP}
+    assert best == pytest.approx(11e-3)
+    for most in (1.1, 1.3, 1.5):
+        assert any_order_seconds(Contracted(problem), most * best, Limits()) == pytest.approx(best, rel=1e-6)
 
 
 @pytest.mark.slow
