@@ -3,7 +3,7 @@
 What the solver proves in a search holds for operators in the order of names. Where another order has won
 (``running_order``), placements are sought once more in that order, in turns; and shapes are bounded again, those that
 promise most first: by their own bounds, which look at no order, then by the integer program in which operators of a place
-may follow each other in any order (``placement.tagging.any_order``). Both are limited by count. What the linear relaxation
+may follow each other in any order (``placement.tagging.one_round``). Both are limited by count. What the linear relaxation
 proves about large groups stands: it does not look at critical paths.
 """
 
@@ -19,9 +19,9 @@ from placement.search.compositions import Compositions
 from placement.search.outcome import Outcome, Solved
 from placement.search.running_order import reordered
 from placement.search.shapes import Shape
-from placement.tagging.any_order import any_order_seconds
 from placement.tagging.limits import PRECISION, Limits
 from placement.tagging.nets import Contracted
+from placement.tagging.one_round import any_order_seconds
 from placement.tagging.solve import proves, solve_group
 
 #: Turns of placement and order; shapes that are bounded again by the integer program.
@@ -170,10 +170,11 @@ class _Again:
         return new or bound < found.bound
 
     def _tied(self, found: Solved) -> GroupProblem:
-        """The problem of a shape as it was sharded, or where a server binds or a table was cut, for every sharding."""
+        """The problem of a shape as it was sharded, or where there are others, for every sharding."""
         problem, cut = found.problems[0], len(found.shards) > self.bounds.fewest_shards(found.shape)
         busiest = evaluate(replace(problem, codecs=found.codecs), found.tags or {}).busiest
-        if (cut or busiest.role == "server") and not shares_machine(found.shape):
+        others = len(found.shape.servers) > 1
+        if (cut or others or busiest.role == "server") and not shares_machine(found.shape):
             return self.bounds.relaxed(found.shape, self.bounds.least_cuts(found.shape))
         return replace(problem, open_codecs=self.offers)
 

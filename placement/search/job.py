@@ -27,21 +27,22 @@ from placement.search.compositions import Compositions
 from placement.search.compression import solve_coded
 from placement.search.conflict import answered, demands
 from placement.search.demands import checked, resolved
-from placement.search.exchanging import exchanging_seconds
 from placement.search.feasible import Feasibility
 from placement.search.guard import allowed_codecs
 from placement.search.input_order import ordered_cluster, ordered_model, ordered_plan
 from placement.search.judging import Judge
 from placement.search.options import News, SolveOptions, default_threads, limits_of, offers_of
 from placement.search.outcome import Kinds, Outcome, Solved, assumptions, coded, distinct, no_plan, plan_of, problems_of
+from placement.search.proving import Prover
 from placement.search.replan import Previous
+from placement.search.resharding import resharded
 from placement.search.running_order import ordering_of
 from placement.search.shapes import Shape, Shapes, usable
 from placement.search.waiting import Waiting
 from placement.tables.sharding import ShardingOptions, shard_tables, sharding_of
 from placement.tagging.limits import PRECISION, Limits
 from placement.tagging.nets import Contracted
-from placement.tagging.solve import GroupSolution, proves, solve_group
+from placement.tagging.solve import proves
 from problem.cluster import Cluster
 from problem.errors import BadInput
 from problem.graph import Kind
@@ -145,6 +146,7 @@ class _Search:
         self.large = not proves(Contracted(GroupProblem(model, self.costs, (), self.batch, pins=self.options.pins)))
         self.solved, self.refused = list[Solved](), list[PlacementError]()
         self.best: Solved | None = None
+        self.prover = Prover(self.bounds, self.offers, self._limits, self.deadline, large=self.large)
         self.interrupted = False
         self.assumed = (*assumptions(self.options, self.hogwild), *self.costs.notes)
         self.judge = Judge(self.batch, self.previous, options.movement_seconds_per_byte, self.deadline)
@@ -222,8 +224,7 @@ class _Search:
         if not shape.refined:
             return [self.bounds.refine(shape)]
         if self._disappointing(shape):
-            self._relaxed(shape)
-            return [shape]
+            return self._proven(shape, shape)
         return list(self.bounds.siblings(shape)) if self._try(shape) else [shape]
 
     def _opened(self, shape: Shape) -> list[Shape]:
@@ -231,8 +232,13 @@ class _Search:
         unknown = self.compositions.unproven(shape) if self.best and not (self.large or self.interrupted) else None
         if unknown is None or not self.deadline.allows(*self._phases(shape)):
             return self.waiting.opened(shape)
-        self._relaxed(unknown)
-        return [shape]
+        return self._proven(unknown, shape)
+
+    def _proven(self, shape: Shape, then: Shape) -> list[Shape]:
+        """Prove what holds for a shape whatever its shards; return what is to be looked at then."""
+        self.prover.relaxed(shape)
+        self.interrupted = self.interrupted or self.prover.interrupted
+        return [then]
 
     def _first(self, shape: Shape) -> list[Shape]:
         """Solve a shape as it is, in a hurry; return the shapes to be looked at instead of it."""
@@ -303,7 +309,11 @@ class _Search:
         self.judge.collect(found, kinds, solution)
         if start is not None and self.deadline.allows(evaluation_of(problem, start)):
             self.judge.offer(found, kinds, "", start, evaluate_timed(problem, start, self.deadline))
-        return self._rate(shape, found.shards, solution)
+        if solution.infeasible:
+            return 0.0
+        seconds = self.prover.seconds(data, shape, found.shards, solution)
+        self.interrupted = self.interrupted or self.prover.interrupted
+        return self.bounds.rate(replace(shape, bound_seconds=seconds))
 
     def _limits(self, shape: Shape, effort: int = 1) -> Limits:
         """Return when to stop with the groups of a shape."""
@@ -338,21 +348,6 @@ class _Search:
     def _problems(self, shape: Shape, shards: tuple[Shard, ...]) -> tuple[GroupProblem, ...]:
         return problems_of(shape, shards, self.model, self.costs, (self.batch, self.hogwild), self.options)
 
-    def _rate(self, shape: Shape, shards: tuple[Shard, ...], solution: GroupSolution) -> float:
-        """Samples per second of all groups, if all were like this one, that no placement of the shape exceeds.
-
-        What the solver proved holds for these shards. It holds for all shardings of the shape unless a server binds, or
-        a table was cut that need not be; then the shape's own bound stands. Of unlike groups it says what is left to gain.
-        """
-        if solution.infeasible:
-            return 0.0
-        seconds, cut = solution.bound_seconds, len(shards) > self.bounds.fewest_shards(shape)
-        if not shape.mixed and (solution.server_binds or cut):
-            seconds = self._relaxed(shape)
-        if not shape.mixed and self.large:
-            seconds = max(seconds, exchanging_seconds(self.bounds, shape, solution.seconds, self.deadline))
-        return self.bounds.rate(replace(shape, bound_seconds=seconds))
-
     def _disappointing(self, shape: Shape) -> bool:
         """Whether groups like this did less than the best plan, so that their placement, not the servers, seems to bind."""
         if self.best is None or self.large or shape.mixed or shares_machine(shape) or self.bounds.knows(shape):
@@ -360,20 +355,12 @@ class _Search:
         alike = [solved for solved in self.solved if solved.shape.form == shape.form]
         return bool(alike) and self.best not in alike
 
-    def _relaxed(self, shape: Shape) -> float:
-        """Bound of a shape whatever the sharding: that of the group's placement with servers that answer for free."""
-        if self.large or shares_machine(shape) or self.interrupted or self.deadline.passed:
-            return shape.bound_seconds
-        data = Contracted(self.bounds.relaxed(shape, self.bounds.least_cuts(shape)))
-        solution = solve_group(data, self._limits(shape), self.bounds.group_seconds(shape))
-        self.bounds.learn(shape, solution.bound_seconds)
-        self.interrupted = solution.interrupted
-        return max(shape.bound_seconds, solution.bound_seconds)
-
     def _result(self, best: Solved) -> PlacementResult:
         earlier, enough = self.solved[:1] if self.previous else [], max(self.options.gap, PRECISION)
         self.deadline.reserve(*self.deadline.reserved[:1])
         limits, again = self._limits(best.shape), not (self.previous or self.interrupted)
+        if again and not shares_machine(best.shape):
+            best = resharded(best, lambda shards: self._problems(best.shape, shards), self.rules, self.deadline)
         best, said = ordered([best, *earlier], limits, best.rivals if self.large else (), again=again)
         outcome = Outcome([*self.solved, best], self.waiting.rates(), best.value, enough, self.waiting.unlike)
         if said:

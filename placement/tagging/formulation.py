@@ -58,7 +58,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import ceil, floor
-from typing import Any
+from typing import Any, Literal
 
 from ortools.sat.python import cp_model
 
@@ -76,6 +76,7 @@ BYTE_LIMIT = 2**60
 
 Expr = Any  # a variable, an expression or an int: OR-tools' own union does not add up for type checkers
 Term = tuple[float, Expr]
+Paths = Literal["in order", "in any order", "left out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +112,12 @@ class Formulation:
         Seconds of the best placement known; only placements at least as good are sought.
     objective : bool
         False: look at memory alone, (1)-(8) and (12).
-    any_order : bool
-        True: (14) holds for every order in which operators may run, not for that of the graph alone.
+    paths : {"in order", "in any order", "left out"}
+        Whether (14) holds for the order of the graph, for every order in which operators may run, or is left out.
     """
 
     def __init__(
-        self, contracted: Contracted, best_seconds: float, *, objective: bool = True, any_order: bool = False
+        self, contracted: Contracted, best_seconds: float, *, objective: bool = True, paths: Paths = "in order"
     ) -> None:
         self.data, self.problem = contracted, contracted.problem
         self.best_seconds = best_seconds
@@ -135,7 +136,8 @@ class Formulation:
         self._memory()
         if objective:
             self._loads()
-            LatencyModel(self, any_order=any_order).add()
+            if paths != "left out":
+                LatencyModel(self, any_order=paths == "in any order").add()
             self.model.minimize(self.z)
 
     # ---- nodes and items

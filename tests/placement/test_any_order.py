@@ -11,9 +11,9 @@ import pytest
 from cost_models.costs import CostTable, OpCost, PhaseCost
 from placement.evaluation.group import GroupProblem
 from placement.plan import DP
-from placement.tagging.any_order import any_order_seconds
 from placement.tagging.limits import Limits
 from placement.tagging.nets import Contracted
+from placement.tagging.one_round import any_order_seconds
 from problem.graph import Graph, Kind, Operator
 from problem.model import Model
 from tests.instances import exhaustive, linear, nodes, random_group

@@ -73,22 +73,22 @@ def _simulated(plan: Plan, costs: CostTable) -> float:
 
 
 @cache
-def _three(remote: int) -> PlacementResult:
-    """Three branches of two layers, one of them on another node."""
+def _three(remote: int, servers: int = 2) -> PlacementResult:
+    """Three branches of two layers, one of them on another node, and servers of their tables."""
     model = _branched([2, 2, 2])
     pins: dict[str, Tag] = {op.name: "dp" for op in model.graph if op.kind is Kind.LINEAR}
-    return _plan(model, make_costs(model), pins=pins | {f"x{remote}": 1, f"y{remote}": 1})
+    return _plan(model, make_costs(model), pins=pins | {f"x{remote}": 1, f"y{remote}": 1}, servers=servers)
 
 
 @pytest.mark.parametrize("remote", range(3))
 def test_three_branches_run_in_the_best_of_their_orders(remote: int) -> None:
-    """Whichever of three branches is on another node, the plan does as much as the best of all orders of branches, predicted
-    and simulated; the worst, which a file may well have, does 0.7 of it."""
+    """Whichever of three branches is on another node, the plan does at least as much as the best order of branches,
+    predicted and simulated; the worst, which a file may well have, does 0.7 of it."""
     plan, costs = _three(remote).plan, make_costs(_three(remote).plan.model)
     others = [_reordered(plan, _branched([2, 2, 2], order).graph) for order in permutations(range(3))]
     for judge in (rate_of, _simulated):
         rates = [judge(other, costs) for other in others]
-        assert judge(plan, costs) == pytest.approx(max(rates))
+        assert judge(plan, costs) >= max(rates) * (1 - 1e-9)
         assert min(rates) < 0.73 * max(rates)
 
 
@@ -115,7 +115,7 @@ def test_a_plan_that_is_worth_less_wins_by_its_order() -> None:
 def test_what_is_said_of_a_plan_in_another_order() -> None:
     """Where the order of names is the best one, the bound is tight. Where it is not, the value is that of the order, the
     bound holds for every order, is within a tenth of it (shapes alone promise twice as much), and both are said."""
-    first, last = _three(0), _three(2)
+    first, last = _three(0, servers=1), _three(2, servers=1)
     assert first.plan.model.graph == ordered_graph(first.plan.model.graph)
     assert (first.status, first.gap) == ("optimal", pytest.approx(0.0, abs=1e-6))
     assert last.plan.model.graph != ordered_graph(last.plan.model.graph)
