@@ -358,6 +358,8 @@ class _Search:
     def _result(self, best: Solved) -> PlacementResult:
         earlier, enough = self.solved[:1] if self.previous else [], max(self.options.gap, PRECISION)
         self.deadline.reserve(*self.deadline.reserved[:1])
+        if self.interrupted:  # neither orders nor proofs after that
+            self.deadline.stop()
         limits, again = self._limits(best.shape), not (self.previous or self.interrupted)
         if again and not shares_machine(best.shape):
             best = resharded(best, lambda shards: self._problems(best.shape, shards), self.rules, self.deadline)

@@ -61,6 +61,7 @@ class Prover:
         solution : GroupSolution
             What was found and proven about the group.
         """
+        self.interrupted = self.interrupted or solution.interrupted
         seconds, cut = solution.bound_seconds, len(shards) > self.bounds.fewest_shards(shape)
         if shape.mixed:
             return seconds

@@ -45,26 +45,37 @@ def resharded(
     deadline : Deadline
         When to stop.
     """
-    tags, looks = dict(found.tags or {}), LOOKS
-    first = replace(found.problems[0], codecs=found.codecs)
+    first, tags = replace(found.problems[0], codecs=found.codecs), dict(found.tags or {})
     if len(found.shape.servers) < 2 or not deadline.allows(evaluation_of(first, tags)):
         return found
-    if not evaluate_timed(first, tags, deadline).waits:
-        return found
-    fixed, better = rules.ruled.union(rules.forbidden), True
-    while better:
-        better = False
-        for shards in _neighbours(found.shards, len(found.shape.servers), fixed):
-            if looks == 0 or not deadline.allows(evaluation_of(first, tags)):
-                return found
-            looks, of = looks - 1, problems(shards)
-            kinds = coded(distinct(of), found.codecs)
-            value, _ = job_value(kinds, tags, evaluate_timed(kinds[0][0], tags, deadline), deadline)
-            if value is not None and value > found.value * (1 + PRECISION):
-                found = replace(found, shards=shards, problems=of, value=value, score=value, rivals=[])
-                better = True
-                break
+    fixed, looks = rules.ruled.union(rules.forbidden), iter(range(LOOKS))
+    try:
+        better: Solved | None = found if evaluate_timed(first, tags, deadline).waits else None
+        while better:
+            found, better = better, _better(better, problems, fixed, looks, deadline)
+    except KeyboardInterrupt:  # what was found stands
+        deadline.stop()
     return found
+
+
+def _better(
+    found: Solved,
+    problems: Callable[[Shards], tuple[GroupProblem, ...]],
+    fixed: frozenset[str],
+    looks: Iterator[int],
+    deadline: Deadline,
+) -> Solved | None:
+    """Return the first neighbour that makes more samples per second, if there is one within time and count."""
+    tags = dict(found.tags or {})
+    for _, shards in zip(looks, _neighbours(found.shards, len(found.shape.servers), fixed), strict=False):
+        if not deadline.allows(evaluation_of(found.problems[0], tags)):
+            return None
+        of = problems(shards)
+        kinds = coded(distinct(of), found.codecs)
+        value, _ = job_value(kinds, tags, evaluate_timed(kinds[0][0], tags, deadline), deadline)
+        if value is not None and value > found.value * (1 + PRECISION):
+            return replace(found, shards=shards, problems=of, value=value, score=value, rivals=[])
+    return None
 
 
 def _neighbours(shards: Shards, servers: int, fixed: frozenset[str]) -> Iterator[Shards]:
