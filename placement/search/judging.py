@@ -1,6 +1,6 @@
 """Judging proposals in all groups of a shape: what they are worth, what they would move, and which one is best.
 
-Knows evaluated placements and an earlier plan; never proposes any.
+Knows evaluated placements and an earlier plan; proposes none but those that are there at once, to sample a shape.
 """
 
 from __future__ import annotations
